@@ -1,0 +1,34 @@
+# `make build` and `make test` are the two commands of the README; nothing else is needed on an empty machine.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: build test test-all check
+.DELETE_ON_ERROR:
+
+# Exit code 5 says that a larger budget lay too close to the limit to call; the chosen one is certain all the same.
+build: .venv/compiler
+	$(BIN)/essm-deploy build --target cpu --max-latency 10ms || test $$? -eq 5
+
+test: .venv/dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: .venv/dev
+	$(BIN)/python -m pytest -m slow
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/compiler: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[compiler]'
+	touch $@
+
+# torch first: its pinned build decides what the others find.
+.venv/dev: .venv/compiler
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
