@@ -1,0 +1,1 @@
+"""Building ONNX: weights as external data, the graph builder, the precision policy's checker."""
