@@ -1,0 +1,163 @@
+"""The other end of the worker's protocol: bounded lines, deadlines, and a process that is gone when we are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Protocol
+
+from essm_deploy import errors
+from essm_deploy.errors import BundleError, EssmError, WorkerError
+from essm_deploy.runtime.strict import JsonObject, parse_json
+
+MAX_LINE = 1 << 20
+_STDERR_KEPT = 4096
+_GRACE_SECONDS = 5.0
+
+
+class WorkerProcess(Protocol):
+    """The part of subprocess.Popen[str] that a worker must offer, wherever it runs."""
+
+    @property
+    def stdin(self) -> IO[str] | None: ...
+    @property
+    def stdout(self) -> IO[str] | None: ...
+    @property
+    def stderr(self) -> IO[str] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+class Launcher(Protocol):
+    """How a target starts a fresh worker."""
+
+    def start(self) -> WorkerProcess:
+        """A new process that speaks the worker's protocol on its pipes."""
+
+
+@contextmanager
+def conversation(launcher: Launcher) -> Iterator[Conversation]:
+    """A fresh worker; when the block ends, for whatever reason, the process is gone."""
+    process = launcher.start()
+    talk = Conversation(process)
+    try:
+        yield talk
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        talk.close()
+
+
+class Conversation:
+    """Requests to one worker and its answers, read in threads so that a silent worker cannot hang us."""
+
+    def __init__(self, process: WorkerProcess) -> None:
+        self.process = process
+        self._lines: queue.Queue[str | None] = queue.Queue(maxsize=1024)
+        self._stderr = ""
+        self._closed = threading.Event()
+        self._threads = [threading.Thread(target=self._read_lines, daemon=True)]
+        self._threads.append(threading.Thread(target=self._read_stderr, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, request: JsonObject) -> None:
+        """Write one request. Raises WorkerError if the worker is gone."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(request, allow_nan=False) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise self._death("before it took the request") from None
+
+    def receive(self, event: str | tuple[str, ...], timeout: float) -> JsonObject:
+        """The next message, which must be one of `event`.
+
+        Raises the worker's own error if it reports one, and WorkerError for silence, garbage or a dead process.
+        """
+        expected = (event,) if isinstance(event, str) else event
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise WorkerError(f"the worker was silent for {timeout:g} s, expected {' or '.join(expected)}") from None
+        if line is None:
+            raise self._death(f"where {' or '.join(expected)} was expected")
+        message = _decode(line)
+        if message["event"] == "error":
+            raise reported_error(message)
+        if message["event"] not in expected:
+            raise WorkerError(f"the worker answered {message['event']!r}, expected {' or '.join(expected)}")
+        return message
+
+    def close(self) -> None:
+        """End the process and the readers."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+        try:
+            self.process.wait(timeout=_GRACE_SECONDS)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+        for thread in self._threads:
+            thread.join(timeout=_GRACE_SECONDS)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _read_lines(self) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            while line := self.process.stdout.readline(MAX_LINE + 1):
+                self._put(line)
+        self._put(None)
+
+    def _put(self, line: str | None) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                return self._lines.put(line, timeout=0.2)
+
+    def _read_stderr(self) -> None:
+        assert self.process.stderr is not None
+        with contextlib.suppress(OSError, ValueError):
+            while line := self.process.stderr.readline(_STDERR_KEPT):
+                self._stderr = (self._stderr + line)[-_STDERR_KEPT:]
+
+    def _death(self, where: str) -> WorkerError:
+        with contextlib.suppress(Exception):
+            self.process.wait(timeout=_GRACE_SECONDS)
+        self._threads[1].join(timeout=1.0)
+        status = self.process.poll()
+        how = "closed its output" if status is None else f"ended with status {status}"
+        if status is not None and status < 0:
+            how = f"was killed by signal {-status}" + (", perhaps for want of memory" if status == -9 else "")
+        said = self._stderr.strip().splitlines()
+        return WorkerError(f"the worker {how} {where}" + (f": {said[-1][:300]}" if said else ""))
+
+
+def reported_error(message: JsonObject) -> EssmError:
+    """The exception that the worker met, of the same class, so that it keeps its exit code."""
+    text, name = message.get("message"), message.get("type")
+    kind: Any = getattr(errors, name, None) if isinstance(name, str) else None
+    if not isinstance(text, str) or not (isinstance(kind, type) and issubclass(kind, EssmError)):
+        return WorkerError(f"the worker reported an error of an unknown kind: {json.dumps(message)[:200]}")
+    return kind(" ".join(text.split())[:2000])
+
+
+def _decode(line: str) -> JsonObject:
+    if len(line) > MAX_LINE or not line.endswith("\n"):
+        raise WorkerError(f"the worker answered a line that is cut or longer than {MAX_LINE} characters")
+    try:
+        message = parse_json(line, "the answer")
+    except BundleError:
+        message = None
+    if not isinstance(message, dict) or not isinstance(message.get("event"), str):
+        raise WorkerError(f"the worker answered {line.strip()[:80]!r}, expected a JSON object with an event")
+    return message

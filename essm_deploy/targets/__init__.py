@@ -1,0 +1,1 @@
+"""What a device is, and how a worker is started on it."""
