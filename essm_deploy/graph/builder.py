@@ -73,7 +73,7 @@ class GraphBuilder:
 
         Equal tensors are stored once: all layers share the filter bank, and so what is made of it.
         """
-        content = (array.shape, str(array.dtype), hashlib.sha256(np.ascontiguousarray(array)).digest())
+        content = (array.shape, str(array.dtype), hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest())
         if content in self._known:
             return self._known[content]
         name = self._known[content] = self._unique(hint)

@@ -1,0 +1,29 @@
+"""What a backend offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from essm_deploy.runtime.manifest import Engine
+
+
+class Backend(Protocol):
+    """Turns a checked ONNX graph into what its runtime opens."""
+
+    @property
+    def name(self) -> str:
+        """As targets and manifests call it."""
+        ...
+
+    def missing(self) -> str | None:
+        """What has to be installed, or None."""
+        ...
+
+    def requirements(self) -> dict[str, Any]:
+        """What the runtime must have to run the engines, for the manifest."""
+        ...
+
+    def build(self, root: Path, engine: Engine) -> Engine:
+        """Build the engine in `root` from the graph in its files; returns it with what came to be. BuildError."""
+        ...

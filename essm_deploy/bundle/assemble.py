@@ -1,0 +1,77 @@
+"""From a choice to what goes into its bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from essm_deploy.backends.base import Backend
+from essm_deploy.backends.emit import prepare
+from essm_deploy.bundle.vectors import Arrays
+from essm_deploy.bundle.writer import BundleContent
+from essm_deploy.checkpoint import Checkpoint
+from essm_deploy.families.base import Plan
+from essm_deploy.profiling.quality import Candidate
+from essm_deploy.profiling.report import latency_json, memory_json, quality_json
+from essm_deploy.profiling.verdict import Limits, Measurement
+from essm_deploy.runtime.manifest import Budget, Engine, ModelInfo
+from essm_deploy.targets.description import Target
+
+
+def model_info(checkpoint: Checkpoint, content_hash: str) -> ModelInfo:
+    """What an app needs to know of the model."""
+    config = checkpoint.config
+    return ModelInfo(
+        name=checkpoint.path.resolve().name,
+        family=str(config["model_type"]),
+        task=str(config["task"]),
+        hash=content_hash,
+        id2label=tuple((config.get("id2label") or {}).values()),
+        frontend=config.get("frontend"),
+    )
+
+
+def assemble(
+    checkpoint: Checkpoint,
+    content_hash: str,
+    target: Target,
+    candidate: Candidate,
+    limits: Limits,
+    build_config: Mapping[str, Any],
+    inputs: Arrays,
+    outputs: Arrays,
+) -> BundleContent:
+    """Everything but the engines, for the one budget that was chosen."""
+    name = f"k{candidate.budget}"
+    budget = Budget(name, {"k": int(candidate.budget)}, 0, quality_json(candidate.quality))
+    return BundleContent(
+        model=model_info(checkpoint, content_hash),
+        target=json.loads(target.model_dump_json()),
+        overflow=str(checkpoint.config["overflow"]),
+        limits=asdict(limits),
+        budgets=(budget,),
+        default=f"{name}-sequence",
+        build_config=build_config,
+        card=checkpoint.card,
+        inputs=inputs,
+        outputs={name: outputs},
+    )
+
+
+def emit_measured(
+    root: Path, checkpoint: Checkpoint, plan: Plan, backend: Backend, measurement: Measurement
+) -> tuple[Engine, ...]:
+    """The chosen engine over the weights that it needs and no more, with its measurement."""
+    budget = int(measurement.budget)
+    engine = prepare(root, checkpoint, [budget], plan, backend).engine(budget)
+    profile = {
+        "basis": measurement.latency.basis,
+        "latency_ms": latency_json(measurement),
+        "memory": memory_json(measurement),
+        "warnings": list(measurement.warnings),
+        "environment": measurement.environment,
+    }
+    return (replace(engine, profile=profile),)

@@ -1,0 +1,5 @@
+"""`python -m essm_deploy.cli` is `essm-deploy`."""
+
+from essm_deploy.cli import main
+
+main()

@@ -1,0 +1,76 @@
+"""`essm-deploy doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+from typing import Any
+
+import click
+import numpy
+import onnxruntime
+
+from essm_deploy import __version__
+from essm_deploy.cli.options import FORMAT
+from essm_deploy.cli.output import print_json, print_pairs
+from essm_deploy.runtime import host
+from essm_deploy.units import format_bytes
+
+EXTRAS = {
+    "compiler": ("scipy", "onnx", "safetensors", "pydantic", "platformdirs"),
+    "train": ("torch", "mpmath", "flint"),
+    "audio": ("soundfile",),
+}
+_DISTRIBUTIONS = {"flint": "python-flint"}
+
+
+@click.command()
+@FORMAT
+def doctor(output_format: str) -> None:
+    """Report versions, execution providers, cores, governor, free memory, and which extras are missing."""
+    report = examine()
+    if output_format == "json":
+        print_json(report)
+    else:
+        _print(report)
+
+
+def examine() -> dict[str, Any]:
+    """The report; what cannot be read is None."""
+    return {
+        "schema_version": "1.0",
+        "versions": {
+            "essm_deploy": __version__,
+            "python": platform.python_version(),
+            "numpy": numpy.__version__,
+            "onnxruntime": onnxruntime.__version__,
+        },
+        "providers": onnxruntime.get_available_providers(),
+        "machine": host.describe(),
+        "memory": host.memory(),
+        "extras": {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
+    }
+
+
+def _version(module: str) -> str | None:
+    if importlib.util.find_spec(module) is None:
+        return None
+    return importlib.metadata.version(_DISTRIBUTIONS.get(module, module))
+
+
+def _print(report: dict[str, Any]) -> None:
+    machine, memory = report["machine"], report["memory"]
+    print_pairs(
+        [
+            *report["versions"].items(),
+            ("providers", ", ".join(report["providers"])),
+            *[(name, "not shown by the system" if v is None else str(v)) for name, v in machine.items()],
+            ("memory", f"{format_bytes(memory['total_bytes'])}, {format_bytes(memory['available_bytes'])} available"),
+        ],
+        indent=0,
+    )
+    for extra, modules in report["extras"].items():
+        missing = [name for name, version in modules.items() if version is None]
+        state = f"missing {', '.join(missing)}: pip install 'essm-deploy[{extra}]'" if missing else "complete"
+        click.echo(f"extra {extra}: {state}")

@@ -1,0 +1,247 @@
+"""The pipeline as one function: checkpoint -> candidates -> engines -> measurements -> the largest budget -> bundle."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnx
+import onnxruntime
+
+from essm_deploy import __version__
+from essm_deploy.backends import find_backend
+from essm_deploy.backends.base import Backend
+from essm_deploy.backends.emit import prepare
+from essm_deploy.bundle.assemble import assemble, emit_measured
+from essm_deploy.bundle.vectors import FP32_BOUND, Arrays, max_relative_error
+from essm_deploy.bundle.verify import EngineCheck, judged
+from essm_deploy.bundle.writer import is_bundle, write_bundle
+from essm_deploy.checkpoint import Checkpoint, content_hash
+from essm_deploy.families import family_of, open_checkpoint
+from essm_deploy.families.base import Plan
+from essm_deploy.files import check_replaceable
+from essm_deploy.profiling.candidates import Asked, candidates_of, quality_at
+from essm_deploy.profiling.choose import Choice, choose
+from essm_deploy.profiling.measure import Settings
+from essm_deploy.profiling.observations import Journal, open_journal, sweep_key
+from essm_deploy.profiling.quality import Candidate
+from essm_deploy.profiling.report import candidate_json, choice_json
+from essm_deploy.profiling.sweep import Sweep
+from essm_deploy.profiling.verdict import Limits
+from essm_deploy.runtime.manifest import Engine
+from essm_deploy.runtime.session import open_session
+from essm_deploy.targets.description import Target, find_target
+from essm_deploy.targets.reach import launcher_for
+
+Progress = Callable[[str], None]
+
+_VECTORS = 4
+_VECTOR_SEED = 20260122  # any fixed number: the vectors of two builds of one checkpoint are equal
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile, for what, and within which limits. `exhaustive` measures every candidate instead of bisecting."""
+
+    checkpoint: Path
+    target: str
+    limits: Limits = field(default_factory=Limits)
+    budgets: Asked = "trained"
+    exhaustive: bool = False
+    dynamic_batch: bool = False
+    lowering: str | None = None
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A request with everything looked up."""
+
+    request: Request
+    checkpoint: Checkpoint
+    hash: str
+    target: Target
+    backend: Backend
+    plan: Plan
+    progress: Progress
+
+
+def build(request: Request, output: Path, progress: Progress) -> dict[str, Any]:
+    """Choose the largest budget that fits and write its bundle to `output`; returns the document of `--format json`.
+
+    `status` is ok, nothing_fits (no bundle) or inconclusive (the bundle of the largest budget that surely fits, if any).
+    Raises UsageError, UnavailableError, BuildError, VerificationError and WorkerError; `output` is then as it was.
+    """
+    job = _look_up(request, progress)
+    check_replaceable(output, is_bundle)
+    with _sweep(job) as sweep:
+        choice = _choose(job, sweep)
+        document = _document(job, sweep, choice, samples=False)
+        document["bundle"] = str(output) if choice.chosen is not None else None
+        if choice.chosen is not None:
+            _write(job, sweep, choice, output)
+        sweep.journal.finish()
+    return document
+
+
+def profile(request: Request, progress: Progress) -> dict[str, Any]:
+    """Measure the candidates and return the document with every sample; nothing is written but the journal."""
+    job = _look_up(request, progress)
+    with _sweep(job) as sweep:
+        choice = _choose(job, sweep)
+        document = _document(job, sweep, choice, samples=True)
+        finished = sweep.journal.finish()
+    return {**document, "observations": str(finished) if finished else None}
+
+
+def plan(request: Request, progress: Progress) -> dict[str, Any]:
+    """What a build would do (`--dry-run`): everything is looked up and checked, nothing is measured or written."""
+    job = _look_up(request, progress)
+    return {
+        "schema_version": "1.0",
+        "status": "planned",
+        "target": job.target.name,
+        "backend": job.backend.name,
+        "limits": asdict(request.limits),
+        "candidates": [c.budget for c in _candidates(job)],
+        "settings": request.settings.to_json(),
+    }
+
+
+def describe_checkpoint(path: Path) -> dict[str, Any]:
+    """What `inspect` shows of a checkpoint: its config, and size and quality at every trained budget."""
+    checkpoint = open_checkpoint(path)
+    family = family_of(checkpoint)
+    config = family.config(checkpoint)
+    keys = ("model_type", "task", "seq_len", "k_max", "overflow", "bank")
+    budgets = []
+    for k in config.budgets:
+        quality, parameters = quality_at(checkpoint, k), family.parameter_count(checkpoint, k)
+        budgets.append(
+            {
+                "budget": k,
+                "parameters": parameters,
+                "weight_bytes": 4 * parameters,
+                "quality": quality.value if quality else None,
+            }
+        )
+    metric = (checkpoint.quality or {}).get("metric")
+    shown = {key: checkpoint.config[key] for key in keys}
+    return {
+        "kind": "checkpoint",
+        "schema_version": "1.0",
+        **shown,
+        "hash": content_hash(checkpoint),
+        "metric": metric,
+        "budgets": budgets,
+    }
+
+
+def _look_up(request: Request, progress: Progress) -> _Job:
+    target = find_target(request.target)
+    backend = find_backend(target)
+    checkpoint = open_checkpoint(request.checkpoint)
+    config = family_of(checkpoint).config(checkpoint)
+    progress(f"{checkpoint.path.name}: K up to {config.k_max}, {config.seq_len} tokens; target {target.name}, {backend.name}")
+    batch = "batch" if request.dynamic_batch else request.settings.batch
+    job = _Job(
+        request, checkpoint, content_hash(checkpoint), target, backend, Plan(config.seq_len, batch, request.lowering), progress
+    )
+    _candidates(job)  # a budget out of range is said before anything is built
+    return job
+
+
+def _candidates(job: _Job) -> list[Candidate]:
+    config = family_of(job.checkpoint).config(job.checkpoint)
+    return candidates_of(job.checkpoint, config, job.request.budgets)
+
+
+@contextmanager
+def _sweep(job: _Job) -> Iterator[Sweep]:
+    """A staging directory with the weights of the largest candidate, and the journal of this question."""
+    launcher = launcher_for(job.target)
+    budgets = [int(c.budget) for c in _candidates(job)]
+    family = family_of(job.checkpoint)
+    with open_journal(_key(job)) as journal, tempfile.TemporaryDirectory(prefix="essm-deploy-") as staging:
+        _announce(job, journal)
+        emitter = prepare(Path(staging), job.checkpoint, budgets, job.plan, job.backend)
+        inputs = family.example_inputs(job.checkpoint, _VECTORS, _VECTOR_SEED)
+        yield Sweep(emitter, launcher, job.request.settings, journal, inputs, _checker(Path(staging)), job.progress)
+
+
+def _choose(job: _Job, sweep: Sweep) -> Choice:
+    try:
+        return choose(_candidates(job), job.request.limits, sweep.measure, exhaustive=job.request.exhaustive)
+    except KeyboardInterrupt:
+        job.progress(f"interrupted; {sweep.journal.path} keeps what was measured: the same command resumes")
+        raise
+
+
+def _document(job: _Job, sweep: Sweep, choice: Choice, samples: bool) -> dict[str, Any]:
+    if choice.chosen is not None:  # a resumed sweep may know the figures of an engine that it has not built
+        sweep.verify(int(choice.chosen), sweep.emitter.engine(int(choice.chosen)))
+    document = choice_json(choice, job.request.limits, sweep.errors, job.target.name)
+    document["candidates"] = [candidate_json(choice, c, samples) for c in choice.candidates]
+    return document
+
+
+def _write(job: _Job, sweep: Sweep, choice: Choice, output: Path) -> None:
+    assert choice.chosen is not None
+    chosen, measurement = int(choice.chosen), choice.measurements[choice.chosen]
+    candidate = next(c for c in choice.candidates if c.budget == chosen)
+    content = assemble(
+        job.checkpoint,
+        job.hash,
+        job.target,
+        candidate,
+        job.request.limits,
+        _build_config(job),
+        sweep.inputs,
+        sweep.outputs[chosen],
+    )
+    write_bundle(output, content, lambda root: emit_measured(root, job.checkpoint, job.plan, job.backend, measurement))
+    job.progress(f"bundle opened and replayed by the runtime: {output}")
+
+
+def _checker(root: Path) -> Callable[[Engine, Arrays, Arrays], float]:
+    def check(engine: Engine, inputs: Arrays, outputs: Arrays) -> float:
+        error = max_relative_error(open_session(root, engine), inputs, outputs)
+        return judged(EngineCheck(engine.id, engine.budget, error, FP32_BOUND)).max_rel_error
+
+    return check
+
+
+def _announce(job: _Job, journal: Journal) -> None:
+    if journal.resumed:
+        job.progress(f"resuming an interrupted sweep: {journal.resumed} measurement(s) kept in {journal.path}")
+
+
+def _build_config(job: _Job) -> dict[str, Any]:
+    """Everything resolved, for the bundle's build-config.json and for the journal's key."""
+    return {
+        "schema_version": "1.0",
+        "model": job.hash,
+        "target": job.target.model_dump(),
+        "backend": job.backend.name,
+        "plan": asdict(job.plan),
+        "limits": asdict(job.request.limits),
+        "budgets": job.request.budgets,
+        "settings": job.request.settings.to_json(),
+        "versions": {
+            "essm_deploy": __version__,
+            "numpy": numpy.__version__,
+            "onnx": onnx.__version__,
+            "onnxruntime": onnxruntime.__version__,
+        },
+    }
+
+
+def _key(job: _Job) -> str:
+    """Limits and candidates are left out: a sweep that was cut short serves any question about the same engines."""
+    config = {name: value for name, value in _build_config(job).items() if name not in ("limits", "budgets")}
+    return sweep_key(**config)

@@ -1,0 +1,60 @@
+"""One sweep: engines are emitted, compared with the reference and measured as the search asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from essm_deploy.backends.emit import Emitter
+from essm_deploy.families import family_of
+from essm_deploy.families.base import Arrays
+from essm_deploy.profiling.measure import Settings, measure_engine
+from essm_deploy.profiling.observations import Journal
+from essm_deploy.profiling.verdict import Attempt, BudgetKey, Measurement
+from essm_deploy.profiling.worker_process import Launcher
+from essm_deploy.runtime.manifest import Engine
+from essm_deploy.units import format_ms
+
+Check = Callable[[Engine, Arrays, Arrays], float]
+
+
+@dataclass
+class Sweep:
+    """`measure` is what `choose` calls. `check` compares an engine with the reference and raises if it is off."""
+
+    emitter: Emitter
+    launcher: Launcher
+    settings: Settings
+    journal: Journal
+    inputs: Arrays
+    check: Check
+    progress: Callable[[str], None]
+    errors: dict[BudgetKey, float] = field(default_factory=dict)
+    outputs: dict[BudgetKey, Arrays] = field(default_factory=dict)
+
+    def measure(self, budget: BudgetKey, attempt: Attempt) -> Measurement:
+        """The measurement of one budget: from the journal of an interrupted sweep, or from a fresh process."""
+        assert isinstance(budget, int)  # the budgets of this pipeline are channel counts
+        name = f"k{budget}"
+        found = self.journal.find(name, attempt.number)
+        if found is not None:
+            self.progress(f"K={budget}: measured before the interruption, p95 {format_ms(found.latency.p95)}")
+            return found
+        measurement = self._measure(budget, attempt)
+        self.journal.append(name, attempt.number, measurement)
+        latency, again = measurement.latency, ", second look" if attempt.number > 1 else ""
+        self.progress(f"K={budget}: p95 {format_ms(latency.p95)}, {latency.samples} calls in a fresh process{again}")
+        return measurement
+
+    def verify(self, budget: int, engine: Engine) -> None:
+        """Compare the engine with the float64 reference of its budget, once a budget."""
+        if budget not in self.errors:
+            checkpoint = self.emitter.checkpoint
+            family = family_of(checkpoint)
+            self.outputs[budget] = family.reference(family.slice(checkpoint, budget), self.inputs)
+            self.errors[budget] = self.check(engine, self.inputs, self.outputs[budget])
+
+    def _measure(self, budget: int, attempt: Attempt) -> Measurement:
+        engine = self.emitter.engine(budget)
+        self.verify(budget, engine)
+        return measure_engine(self.launcher, self.emitter.root, engine, self.settings, budget=budget, attempt=attempt)

@@ -1,0 +1,17 @@
+"""How a worker is started on a target."""
+
+from __future__ import annotations
+
+from essm_deploy.errors import UnavailableError
+from essm_deploy.targets.description import Target
+from essm_deploy.targets.local import LocalLauncher
+
+
+def launcher_for(target: Target) -> LocalLauncher:
+    """What starts a worker on the target; UnavailableError says why it cannot be reached and what to do."""
+    if target.reach.via == "local":
+        return LocalLauncher()
+    raise UnavailableError(
+        f"target {target.name!r} is reached over ssh ({target.reach.host}), which this version cannot do yet; "
+        "install essm-deploy on the device and build there with --target cpu"
+    )
