@@ -1,6 +1,8 @@
 # `make build` and `make test` are the two commands of the README; nothing else is needed on an empty machine.
 PYTHON ?= python3
 BIN := .venv/bin
+# numpy's own threads would wait for each other, busily, beside the engines that are measured.
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: build test test-all check
 .DELETE_ON_ERROR:

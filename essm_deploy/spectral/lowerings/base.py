@@ -13,9 +13,9 @@ from essm_deploy.graph.builder import Dim, GraphBuilder
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """One causal convolution with K filters: u [batch, length, width] -> features [batch, length * K, width].
+    """One gated causal convolution with K filters: u [batch, length, width] -> rows [batch * length, K * width].
 
-    `filters` is [K, L] in float64; `length` <= L is the number of tokens that the engine takes.
+    `filters` is [K, L] in float64; `length` is the number of tokens that the engine takes.
     """
 
     filters: NDArray[np.float64]
@@ -28,6 +28,16 @@ class ConvProblem:
         """K, the number of filters."""
         return int(self.filters.shape[0])
 
+    @property
+    def taps(self) -> int:
+        """L, the length of every filter."""
+        return int(self.filters.shape[1])
+
+    @property
+    def free_batch(self) -> int:
+        """The batch as Reshape wants it: -1 where it is only known at run time."""
+        return self.batch if isinstance(self.batch, int) else -1
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -39,11 +49,11 @@ class Cost:
 
 
 class Lowering(Protocol):
-    """A lowering. Features come out in rows (token, channel): row t * K + k is filter k at token t."""
+    """A way to compute the gated features of a whole sequence that starts from nothing."""
 
     @property
-    def name(self) -> str:
-        """How `--lowering` and the manifest call it."""
+    def label(self) -> str:
+        """Its name and parameters, as records show them; the name is what `--lowering` takes."""
         ...
 
     def refusal(self, problem: ConvProblem) -> str | None:
@@ -58,6 +68,25 @@ class Lowering(Protocol):
         """The price of one call."""
         ...
 
-    def emit(self, builder: GraphBuilder, problem: ConvProblem, u: str) -> str:
-        """Append the nodes; u is [batch, length, width] in float32. Returns features [batch, length * K, width]."""
+    def emit(self, builder: GraphBuilder, problem: ConvProblem, u: str, gates: str) -> str:
+        """Append the nodes; u is [batch, length, width] and gates are [batch * length, K], both float32.
+
+        Returns [batch * length, K * width]: in row t, columns k * width.. are g_k(t) (phi_k * u)(t).
+        """
         ...
+
+
+def gate_features(builder: GraphBuilder, problem: ConvProblem, features: str, gates: str) -> str:
+    """Features in rows (token, channel), [.., width] -> gated rows [batch * length, K * width]."""
+    k, d = problem.channels, problem.width
+    rows = builder.op("Reshape", features, builder.ints(-1, k, d))
+    gated = builder.op("Mul", rows, builder.op("Reshape", gates, builder.ints(-1, k, 1)))
+    return builder.op("Reshape", gated, builder.ints(-1, k * d))
+
+
+def lag_matrix(taps: NDArray[np.float64], rows: int, columns: int, offset: int = 0) -> NDArray[np.float64]:
+    """Toeplitz matrix [rows * K, columns]: entry ((t, k), s) is taps[k] at lag offset + t - s, zero outside of it."""
+    channels, length = taps.shape
+    lag = (offset + np.arange(rows))[:, None] - np.arange(columns)[None, :]
+    values = np.where((lag >= 0) & (lag < length), taps[:, np.clip(lag, 0, length - 1)], 0.0)
+    return np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(rows * channels, columns)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from essm_deploy.graph.builder import GraphBuilder
-from essm_deploy.spectral.lowerings.base import ConvProblem, Cost
+from essm_deploy.spectral.lowerings.base import ConvProblem, Cost, gate_features, lag_matrix
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,17 @@ class Toeplitz:
     """Blocks of `block` tokens; a block as long as the sequence is the single-GEMM form."""
 
     block: int
-    name: str = "toeplitz"
+
+    @property
+    def label(self) -> str:
+        """`toeplitz/50`: blocks of 50 tokens."""
+        return f"toeplitz/{self.block}"
 
     def refusal(self, problem: ConvProblem) -> str | None:
         """It can express every problem up to the filters' own length."""
-        longest = problem.filters.shape[1]
-        return None if problem.length <= longest else f"{problem.length} tokens exceed the filter length {longest}"
+        if problem.length <= problem.taps:
+            return None
+        return f"{problem.length} tokens exceed the filter length {problem.taps}"
 
     def residual(self, problem: ConvProblem) -> NDArray[np.float64]:
         """Zero: the filters themselves are in the matrix."""
@@ -50,8 +55,8 @@ class Toeplitz:
         moved = sum(rows * g.width + (g.last - g.first) * (g.width + rows) * d for g in groups)
         return Cost(flops, 4 * moved, 3 * len(groups))
 
-    def emit(self, builder: GraphBuilder, problem: ConvProblem, u: str) -> str:
-        """Append Pad, Slice, Concat, MatMul and Reshape nodes; see `Lowering.emit` for the shapes."""
+    def emit(self, builder: GraphBuilder, problem: ConvProblem, u: str, gates: str) -> str:
+        """Append Pad, Slice, Concat, MatMul, Reshape and Mul nodes; see `Lowering.emit` for the shapes."""
         groups = list(self._groups(problem.length))
         left = max(g.width - (g.first + 1) * self.block for g in groups)
         right = groups[-1].last * self.block - problem.length
@@ -59,12 +64,11 @@ class Toeplitz:
         parts = [self._emit_group(builder, problem, padded, left, group) for group in groups]
         features = parts[0] if len(parts) == 1 else builder.op("Concat", *parts, axis=1)
         if right:
-            rows = problem.length * problem.channels
-            features = builder.op("Slice", features, builder.ints(0), builder.ints(rows), builder.ints(1))
-        return features
+            features = _rows(builder, features, 0, problem.length * problem.channels)
+        return gate_features(builder, problem, features, gates)
 
     def _emit_group(self, b: GraphBuilder, problem: ConvProblem, padded: str, left: int, group: _Group) -> str:
-        matrix = b.constant(self._matrix(problem.filters, group.width), "toeplitz")
+        matrix = b.constant(self._matrix(problem, group.width), "toeplitz")
         ends = [left + (i + 1) * self.block for i in range(group.first, group.last)]
         whole = len(ends) == 1 and ends[0] == group.width and self._padded_length(problem.length, left) == group.width
         if len(ends) == 1:
@@ -73,15 +77,11 @@ class Toeplitz:
         windows = [b.op("Unsqueeze", _rows(b, padded, end - group.width, end), b.ints(1)) for end in ends]
         product = b.op("MatMul", matrix, b.op("Concat", *windows, axis=1))
         rows = len(ends) * self.block * problem.channels
-        return b.op("Reshape", product, b.ints(_batch(problem), rows, problem.width))
+        return b.op("Reshape", product, b.ints(problem.free_batch, rows, problem.width))
 
-    def _matrix(self, filters: NDArray[np.float64], width: int) -> NDArray[np.float32]:
-        """[block K, width]: entry ((t, k), s) is filter k at lag (width - block + t) - s, zero outside the filter."""
-        channels, length = filters.shape
-        lag = (width - self.block + np.arange(self.block))[:, None] - np.arange(width)[None, :]
-        taps = np.where((lag >= 0) & (lag < length), filters[:, np.clip(lag, 0, length - 1)], 0.0)
-        matrix: NDArray[np.float32] = taps.transpose(1, 0, 2).reshape(self.block * channels, width).astype(np.float32)
-        return matrix
+    def _matrix(self, problem: ConvProblem, width: int) -> NDArray[np.float32]:
+        """[block K, width], for windows that end with the block."""
+        return lag_matrix(problem.filters, self.block, width, width - self.block).astype(np.float32)
 
     def _groups(self, length: int) -> Iterator[_Group]:
         blocks = -(-length // self.block)
@@ -97,8 +97,3 @@ class Toeplitz:
 
 def _rows(builder: GraphBuilder, value: str, start: int, stop: int) -> str:
     return builder.op("Slice", value, builder.ints(start), builder.ints(stop), builder.ints(1))
-
-
-def _batch(problem: ConvProblem) -> int:
-    """The batch as Reshape wants it: -1 where it is only known at run time."""
-    return problem.batch if isinstance(problem.batch, int) else -1
