@@ -18,41 +18,44 @@ from essm_deploy.backends import find_backend
 from essm_deploy.backends.base import Backend
 from essm_deploy.backends.emit import prepare
 from essm_deploy.bundle.assemble import assemble, emit_measured
-from essm_deploy.bundle.vectors import FP32_BOUND, Arrays, max_relative_error
-from essm_deploy.bundle.verify import EngineCheck, judged
+from essm_deploy.bundle.verify import check_engine
 from essm_deploy.bundle.writer import is_bundle, write_bundle
 from essm_deploy.checkpoint import Checkpoint, content_hash
 from essm_deploy.families import family_of, open_checkpoint
-from essm_deploy.families.base import Plan
 from essm_deploy.files import check_replaceable
+from essm_deploy.graph.builder import Dim
 from essm_deploy.profiling.candidates import Asked, candidates_of, quality_at
 from essm_deploy.profiling.choose import Choice, choose
 from essm_deploy.profiling.measure import Settings
 from essm_deploy.profiling.observations import Journal, open_journal, sweep_key
+from essm_deploy.profiling.planner import MeasuredPlanner
 from essm_deploy.profiling.quality import Candidate
 from essm_deploy.profiling.report import candidate_json, choice_json
-from essm_deploy.profiling.sweep import Sweep
+from essm_deploy.profiling.sweep import Kind, Sweep
 from essm_deploy.profiling.verdict import Limits
 from essm_deploy.runtime.manifest import Engine
-from essm_deploy.runtime.session import open_session
 from essm_deploy.targets.description import Target, find_target
 from essm_deploy.targets.reach import launcher_for
 
 Progress = Callable[[str], None]
 
-_VECTORS = 4
 _VECTOR_SEED = 20260122  # any fixed number: the vectors of two builds of one checkpoint are equal
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to compile, for what, and within which limits. `exhaustive` measures every candidate instead of bisecting."""
+    """What to compile, for what, and within which limits. `exhaustive` measures every candidate instead of bisecting.
+
+    `kind` is the call that the limits bound; None is that of the task, a step of the stream for text generation and else the
+    whole sequence.
+    """
 
     checkpoint: Path
     target: str
     limits: Limits = field(default_factory=Limits)
     budgets: Asked = "trained"
     exhaustive: bool = False
+    kind: Kind | None = None
     dynamic_batch: bool = False
     lowering: str | None = None
     settings: Settings = field(default_factory=Settings)
@@ -67,7 +70,9 @@ class _Job:
     hash: str
     target: Target
     backend: Backend
-    plan: Plan
+    batch: Dim
+    kind: Kind
+    planner: MeasuredPlanner
     progress: Progress
 
 
@@ -107,6 +112,7 @@ def plan(request: Request, progress: Progress) -> dict[str, Any]:
         "status": "planned",
         "target": job.target.name,
         "backend": job.backend.name,
+        "kind": job.kind,
         "limits": asdict(request.limits),
         "candidates": [c.budget for c in _candidates(job)],
         "settings": request.settings.to_json(),
@@ -148,9 +154,18 @@ def _look_up(request: Request, progress: Progress) -> _Job:
     checkpoint = open_checkpoint(request.checkpoint)
     config = family_of(checkpoint).config(checkpoint)
     progress(f"{checkpoint.path.name}: K up to {config.k_max}, {config.seq_len} tokens; target {target.name}, {backend.name}")
-    batch = "batch" if request.dynamic_batch else request.settings.batch
     job = _Job(
-        request, checkpoint, content_hash(checkpoint), target, backend, Plan(config.seq_len, batch, request.lowering), progress
+        request=request,
+        checkpoint=checkpoint,
+        hash=content_hash(checkpoint),
+        target=target,
+        backend=backend,
+        batch="batch" if request.dynamic_batch else request.settings.batch,
+        kind=request.kind or ("stream" if config.generative else "sequence"),
+        planner=MeasuredPlanner(
+            launcher_for(target), backend, target.name, request.settings.threads, progress, request.lowering
+        ),
+        progress=progress,
     )
     _candidates(job)  # a budget out of range is said before anything is built
     return job
@@ -164,14 +179,22 @@ def _candidates(job: _Job) -> list[Candidate]:
 @contextmanager
 def _sweep(job: _Job) -> Iterator[Sweep]:
     """A staging directory with the weights of the largest candidate, and the journal of this question."""
-    launcher = launcher_for(job.target)
     budgets = [int(c.budget) for c in _candidates(job)]
     family = family_of(job.checkpoint)
     with open_journal(_key(job)) as journal, tempfile.TemporaryDirectory(prefix="essm-deploy-") as staging:
         _announce(job, journal)
-        emitter = prepare(Path(staging), job.checkpoint, budgets, job.plan, job.backend)
-        inputs = family.example_inputs(job.checkpoint, _VECTORS, _VECTOR_SEED)
-        yield Sweep(emitter, launcher, job.request.settings, journal, inputs, _checker(Path(staging)), job.progress)
+        root = Path(staging)
+        emitter = prepare(root, job.checkpoint, budgets, job.batch, job.backend, job.planner)
+        yield Sweep(
+            emitter=emitter,
+            kind=job.kind,
+            launcher=job.planner.launcher,
+            settings=job.request.settings,
+            journal=journal,
+            inputs=family.example_inputs(job.checkpoint, _vectors(job), _VECTOR_SEED),
+            check=lambda engine, inputs, outputs: check_engine(root, [], engine, inputs, outputs).max_rel_error,
+            progress=job.progress,
+        )
 
 
 def _choose(job: _Job, sweep: Sweep) -> Choice:
@@ -184,7 +207,7 @@ def _choose(job: _Job, sweep: Sweep) -> Choice:
 
 def _document(job: _Job, sweep: Sweep, choice: Choice, samples: bool) -> dict[str, Any]:
     if choice.chosen is not None:  # a resumed sweep may know the figures of an engine that it has not built
-        sweep.verify(int(choice.chosen), sweep.emitter.engine(int(choice.chosen)))
+        sweep.verified(int(choice.chosen))
     document = choice_json(choice, job.request.limits, sweep.errors, job.target.name)
     document["candidates"] = [candidate_json(choice, c, samples) for c in choice.candidates]
     return document
@@ -200,20 +223,23 @@ def _write(job: _Job, sweep: Sweep, choice: Choice, output: Path) -> None:
         job.target,
         candidate,
         job.request.limits,
-        _build_config(job),
+        {**_build_config(job), "plans_ms": job.planner.records},
+        job.kind,
         sweep.inputs,
         sweep.outputs[chosen],
     )
-    write_bundle(output, content, lambda root: emit_measured(root, job.checkpoint, job.plan, job.backend, measurement))
+
+    def emit(root: Path) -> tuple[Engine, ...]:
+        emitter = prepare(root, job.checkpoint, [chosen], job.batch, job.backend, job.planner)
+        return emit_measured(emitter, job.kind, measurement)
+
+    write_bundle(output, content, emit)
     job.progress(f"bundle opened and replayed by the runtime: {output}")
 
 
-def _checker(root: Path) -> Callable[[Engine, Arrays, Arrays], float]:
-    def check(engine: Engine, inputs: Arrays, outputs: Arrays) -> float:
-        error = max_relative_error(open_session(root, engine), inputs, outputs)
-        return judged(EngineCheck(engine.id, engine.budget, error, FP32_BOUND)).max_rel_error
-
-    return check
+def _vectors(job: _Job) -> int:
+    """How many test vectors; a language model's answers at every position, so that two of them say enough."""
+    return 2 if family_of(job.checkpoint).config(job.checkpoint).generative else 4
 
 
 def _announce(job: _Job, journal: Journal) -> None:
@@ -228,7 +254,9 @@ def _build_config(job: _Job) -> dict[str, Any]:
         "model": job.hash,
         "target": job.target.model_dump(),
         "backend": job.backend.name,
-        "plan": asdict(job.plan),
+        "batch": job.batch,
+        "kind": job.kind,
+        "lowering": job.request.lowering,
         "limits": asdict(job.request.limits),
         "budgets": job.request.budgets,
         "settings": job.request.settings.to_json(),

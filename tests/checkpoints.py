@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from essm_deploy.checkpoint import write_checkpoint
 from essm_deploy.families.es_ssm.config import EsSsmConfig
 from essm_deploy.families.es_ssm.slicing import bank_sha256
 from essm_deploy.families.es_ssm.tensors import tensor_table
+from essm_deploy.spectral.bank import hankel_bank
 
 KEYWORDS: dict[str, Any] = {
     "model_type": "es_ssm",
@@ -56,27 +58,37 @@ def random_bank(channels: int, length: int, seed: int = 0) -> NDArray[np.float64
     return np.ascontiguousarray(np.linalg.qr(decaying)[0].T)
 
 
-def random_tensors(config: dict[str, Any], seed: int = 0, gain: float = 1.0) -> dict[str, NDArray[Any]]:
-    """Every tensor that the config implies; linear maps keep the variance, the spectral projections have `gain`."""
+@functools.cache
+def smooth_bank(channels: int, length: int) -> NDArray[np.float64]:
+    """The exact Hankel filters: one small linear system makes them all."""
+    return hankel_bank(length, channels, method="exact", cache=False).filters
+
+
+def random_tensors(config: dict[str, Any], seed: int = 0, smooth: bool = False) -> dict[str, NDArray[Any]]:
+    """Every tensor that the config implies; linear maps keep the variance, so that the spectral branch is exercised.
+
+    `smooth` filters have a small realization, the others have none.
+    """
     rng = np.random.default_rng(seed)
     tensors: dict[str, NDArray[Any]] = {}
     for spec in tensor_table(EsSsmConfig.model_validate(config)):
         if spec.name == "bank.filters":
-            tensors[spec.name] = random_bank(*spec.shape)
+            tensors[spec.name] = (smooth_bank if smooth else random_bank)(*spec.shape)
         elif spec.name == "bank.sigma":
             tensors[spec.name] = np.geomspace(0.3, 1e-6, spec.shape[0])
         elif "norm" in spec.name:
             tensors[spec.name] = (1 * spec.name.endswith("weight") + 0.1 * rng.standard_normal(spec.shape)).astype("f4")
         else:
-            scale = (gain if "projection" in spec.name else 1.0) / np.sqrt(spec.shape[-1])
-            tensors[spec.name] = (scale * rng.standard_normal(spec.shape)).astype("f4")
+            tensors[spec.name] = (rng.standard_normal(spec.shape) / np.sqrt(spec.shape[-1])).astype("f4")
     return tensors
 
 
-def make_checkpoint(path: Path, base: dict[str, Any] = KEYWORDS, quality: Any = QUALITY, **changes: Any) -> Path:
+def make_checkpoint(
+    path: Path, base: dict[str, Any] = KEYWORDS, quality: Any = QUALITY, *, smooth: bool = False, **changes: Any
+) -> Path:
     """Write a checkpoint with some config keys changed; the bank's hash is right."""
     config = {**base, **changes}
-    tensors = random_tensors(config)
+    tensors = random_tensors(config, smooth=smooth)
     config["bank"] = {**config["bank"], "sha256": bank_sha256(tensors["bank.filters"])}
     write_checkpoint(path, config, tensors, quality, "# A random model\n")
     return path

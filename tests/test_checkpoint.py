@@ -85,6 +85,7 @@ def test_a_budget_out_of_range_is_refused(keywords: Path, budget: int) -> None:
         ({"id2label": {"0": "a", "2": "b"}}, "id2label"),
         ({"id2label": None}, "needs id2label"),
         ({"gate": "softmax"}, "gate"),
+        ({"overflow": "restart", "seq_len": 23}, "halves"),
         ({"layer_norm_eps": float("nan")}, "layer_norm_eps"),
         ({"bank": {"kind": "exact", "sha256": "0" * 64}}, "do not hash"),
         ({"bank": {"kind": "guess", "sha256": "0" * 64}}, "bank.kind"),

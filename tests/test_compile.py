@@ -141,7 +141,7 @@ def test_a_changed_weight_does_not_resume(keywords: Path, device: list[int], mon
 def test_an_engine_that_is_off_fails_the_build_and_leaves_nothing(
     keywords: Path, tmp_path: Path, device: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("essm_deploy.families.es_ssm.lowering.math.sqrt", lambda k: k + 1.0)
+    monkeypatch.setattr("essm_deploy.families.es_ssm.layers.math.sqrt", lambda k: k + 1.0)
     with pytest.raises(VerificationError, match="differs from the float64 reference"):
         compile.build(request(keywords), tmp_path / "out", QUIET)
     assert not (tmp_path / "out").exists()

@@ -2,59 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from essm_deploy.backends.base import Backend
 from essm_deploy.checkpoint import Checkpoint
 from essm_deploy.families import family_of
-from essm_deploy.families.base import Plan
-from essm_deploy.graph.builder import save_model
+from essm_deploy.families.base import Family, Lowered, ModelConfig, Plan
+from essm_deploy.graph.builder import Dim, save_model
 from essm_deploy.graph.precision import check_island
 from essm_deploy.graph.weights import Region, write_weights
 from essm_deploy.runtime.manifest import Engine
+from essm_deploy.runtime.stream_info import StreamInfo
+from essm_deploy.spectral.lowerings.base import ConvProblem, Lowering
+from essm_deploy.spectral.lowerings.streams import Recurrent, StreamLowering
+from essm_deploy.spectral.planning import lawful_lowerings, stream_lowering
 
 WEIGHTS = "weights.bin"
+ANCHOR = "anchor"
+
+Planner = Callable[[ConvProblem], Lowering]
 
 
-@dataclass(frozen=True)
+def cheapest(problem: ConvProblem) -> Lowering:
+    """The planner that measures nothing."""
+    return lawful_lowerings(problem)[0]
+
+
+@dataclass
 class Emitter:
-    """Emits engines of one checkpoint into `root`; the weights up to the largest budget are already there."""
+    """Emits engines of one checkpoint into `root`, whose weights are there already.
+
+    `largest` is the checkpoint at the largest budget: its filters make the state that the stream engines of all budgets share.
+    `lowerings` fills with how each engine's convolution is spelled.
+    """
 
     root: Path
-    checkpoint: Checkpoint
-    plan: Plan
+    largest: Checkpoint
+    batch: Dim
     backend: Backend
     regions: dict[str, Region]
+    planner: Planner = cheapest
+    lowerings: dict[str, str] = field(default_factory=dict)
 
-    def engine(self, budget: int) -> Engine:
-        """Slice, lower, check, build. BuildError names the graph; nothing is measured here."""
-        family, piece = family_of(self.checkpoint), family_of(self.checkpoint).slice(self.checkpoint, budget)
-        name = f"k{budget}-sequence"
+    def at(self, budget: int) -> Emitter:
+        """The emitter of a bundle whose largest budget this is: its stream state is the smallest that will do."""
+        return replace(self, largest=self._piece(budget))
+
+    def sequence(self, budget: int) -> Engine:
+        """The engine that takes the whole input at once. BuildError names the graph; nothing is measured here."""
+        piece, plan = self._piece(budget), Plan(self._config.seq_len, self.batch)
+        lowering = self.planner(self._family.problem(piece, plan))
+        return self._build(f"k{budget}-sequence", budget, "sequence", piece, Plan(plan.length, self.batch, lowering))
+
+    def stream(self, budget: int, chunk: int) -> Engine:
+        """The engine that takes `chunk` tokens a call and carries a state."""
+        name = f"k{budget}-stream-{chunk}"
+        plan = Plan(chunk, self.batch, self.state)
+        info = self._stream_info(self._family.problem(self.largest, plan))
+        return self._build(name, budget, "stream", self._piece(budget), plan, chunk, info)
+
+    def bundle(self, budget: int) -> tuple[Engine, ...]:
+        """Everything that a bundle of one budget holds: its sequence engine, its stream engines, and their anchor."""
+        chunks = self._family.stream_chunks(self.largest)
+        engines = [self.sequence(budget), *(self.stream(budget, chunk) for chunk in chunks), self.anchor()]
+        return tuple(engine for engine in engines if engine is not None)
+
+    def anchor(self) -> Engine | None:
+        """The engine that makes the state anew, where the state needs one."""
+        if not isinstance(self.state, Recurrent) or not self.state.ring:
+            return None
+        constants = self.root / f"{ANCHOR}.bin"
+        lowered = self._family.anchor(self.largest, self.state, self.batch, constants)
+        return self._finish(ANCHOR, self._config.k_max, "anchor", lowered, constants, (), None, None)
+
+    @cached_property
+    def state(self) -> StreamLowering:
+        """What a stream carries."""
+        filters = self._family.problem(self.largest, Plan(1, self.batch)).filters
+        return stream_lowering(filters, str(self.largest.config["overflow"]))
+
+    @cached_property
+    def _family(self) -> Family:
+        return family_of(self.largest)
+
+    @cached_property
+    def _config(self) -> ModelConfig:
+        return self._family.config(self.largest)
+
+    def _piece(self, budget: int) -> Checkpoint:
+        return self._family.slice(self.largest, budget)
+
+    def _build(
+        self,
+        name: str,
+        budget: int,
+        kind: Literal["sequence", "stream"],
+        piece: Checkpoint,
+        plan: Plan,
+        chunk: int | None = None,
+        info: StreamInfo | None = None,
+    ) -> Engine:
         constants = self.root / f"{name}.bin"
-        model = save_model(family.lower(piece, self.plan, self.regions, constants), self.root / f"{name}.onnx")
-        check_island(model)
-        signature = family.signature(piece, self.plan)
+        lowered = self._family.lower(piece, plan, self.regions, constants)
+        self.lowerings[name] = plan.lowering.label if plan.lowering else ""
+        return self._finish(name, budget, kind, lowered, constants, (WEIGHTS,), chunk, info)
+
+    def _finish(
+        self,
+        name: str,
+        budget: int,
+        kind: Literal["sequence", "stream", "anchor"],
+        lowered: Lowered,
+        constants: Path,
+        shared: tuple[str, ...],
+        chunk: int | None,
+        info: StreamInfo | None,
+    ) -> Engine:
+        """Check the graph, prove the island, let the backend build."""
+        check_island(save_model(lowered.model, self.root / f"{name}.onnx"))
         engine = Engine(
             id=name,
             budget=f"k{budget}",
-            kind="sequence",
+            kind=kind,
+            chunk=chunk,
             backend=self.backend.name,
             precision="fp32",
-            files=(f"{name}.onnx", WEIGHTS, *_kept(constants)),
-            inputs=signature.inputs,
-            outputs=signature.outputs,
+            files=(f"{name}.onnx", *shared, *_kept(constants)),
+            inputs=lowered.signature.inputs,
+            outputs=lowered.signature.outputs,
             requires=self.backend.requirements(),
+            stream=info,
         )
         return self.backend.build(self.root, engine)
 
+    def _stream_info(self, problem: ConvProblem) -> StreamInfo:
+        ring = isinstance(self.state, Recurrent) and self.state.ring
+        overflow = self.largest.config["overflow"]
+        restart = ("swap" if isinstance(self.state, Recurrent) else "zero") if overflow == "restart" else None
+        return StreamInfo(
+            length=problem.taps,
+            overflow=overflow,
+            ring=ring,
+            anchor=ANCHOR if ring else None,
+            anchor_every=max(1, problem.taps // 4) if ring else None,
+            state=self.state.layout(problem),
+            restart=restart,
+        )
 
-def prepare(root: Path, checkpoint: Checkpoint, budgets: Sequence[int], plan: Plan, backend: Backend) -> Emitter:
+
+def prepare(
+    root: Path, checkpoint: Checkpoint, budgets: Sequence[int], batch: Dim, backend: Backend, planner: Planner = cheapest
+) -> Emitter:
     """Write the weights that the largest of `budgets` needs, and return the emitter for any of them."""
-    piece = family_of(checkpoint).slice(checkpoint, max(budgets))
-    tensors = {name: t for name, t in piece.tensors.items() if not name.startswith("bank.")}
-    return Emitter(root, checkpoint, plan, backend, write_weights(root, WEIGHTS, tensors))
+    largest = family_of(checkpoint).slice(checkpoint, max(budgets))
+    tensors = {name: t for name, t in largest.tensors.items() if not name.startswith("bank.")}
+    return Emitter(root, largest, batch, backend, write_weights(root, WEIGHTS, tensors), planner)
 
 
 def _kept(constants: Path) -> list[str]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from essm_deploy.backends.base import Backend
-from essm_deploy.backends.emit import prepare
+from essm_deploy.backends.emit import Emitter
 from essm_deploy.bundle.vectors import Arrays
 from essm_deploy.bundle.writer import BundleContent
 from essm_deploy.checkpoint import Checkpoint
-from essm_deploy.families.base import Plan
 from essm_deploy.profiling.quality import Candidate
 from essm_deploy.profiling.report import latency_json, memory_json, quality_json
 from essm_deploy.profiling.verdict import Limits, Measurement
@@ -41,10 +38,11 @@ def assemble(
     candidate: Candidate,
     limits: Limits,
     build_config: Mapping[str, Any],
+    kind: str,
     inputs: Arrays,
     outputs: Arrays,
 ) -> BundleContent:
-    """Everything but the engines, for the one budget that was chosen."""
+    """Everything but the engines, for the one budget that was chosen by calls of `kind`."""
     name = f"k{candidate.budget}"
     budget = Budget(name, {"k": int(candidate.budget)}, 0, quality_json(candidate.quality))
     return BundleContent(
@@ -53,7 +51,7 @@ def assemble(
         overflow=str(checkpoint.config["overflow"]),
         limits=asdict(limits),
         budgets=(budget,),
-        default=f"{name}-sequence",
+        default=f"{name}-sequence" if kind == "sequence" else f"{name}-stream-1",
         build_config=build_config,
         card=checkpoint.card,
         inputs=inputs,
@@ -61,17 +59,17 @@ def assemble(
     )
 
 
-def emit_measured(
-    root: Path, checkpoint: Checkpoint, plan: Plan, backend: Backend, measurement: Measurement
-) -> tuple[Engine, ...]:
-    """The chosen engine over the weights that it needs and no more, with its measurement."""
-    budget = int(measurement.budget)
-    engine = prepare(root, checkpoint, [budget], plan, backend).engine(budget)
+def emit_measured(emitter: Emitter, kind: str, measurement: Measurement) -> tuple[Engine, ...]:
+    """The engines of the chosen budget; the one that was measured, first of its kind, carries its measurement."""
+    engines = list(emitter.bundle(int(measurement.budget)))
+    at = next(i for i, engine in enumerate(engines) if engine.kind == kind)
     profile = {
         "basis": measurement.latency.basis,
         "latency_ms": latency_json(measurement),
         "memory": memory_json(measurement),
         "warnings": list(measurement.warnings),
+        "lowering": emitter.lowerings[engines[at].id],
         "environment": measurement.environment,
     }
-    return (replace(engine, profile=profile),)
+    engines[at] = replace(engines[at], profile=profile)
+    return tuple(engines)

@@ -6,31 +6,32 @@ Needs numpy and the runtime only, so that a device can verify a bundle.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from essm_deploy.errors import IntegrityError
+from essm_deploy.runtime.engines import EnginePool
+from essm_deploy.runtime.manifest import Engine
+from essm_deploy.runtime.session import open_session
+from essm_deploy.runtime.stream import Stream
+from essm_deploy.runtime.tensors import LENGTHS
 
 VECTORS = "test_vectors.npz"
 FP32_BOUND = 1e-5
 """Largest relative error of an fp32 engine that `build` accepts. Tests hold the shipped models to 2e-6; a deeper model adds
 up more rounding, while a wrong graph is off by far more."""
 
+STREAM_BOUND = 2e-4
+"""The same for a stream engine, whose state rounds at every token."""
+
 _MAX_BYTES = 2**30
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-class Runnable(Protocol):
-    """Anything with the runtime's `run`."""
-
-    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Arrays in, arrays out, by name."""
-        ...
+Run = Callable[[dict[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
 
 
 def write_vectors(path: Path, inputs: Arrays, outputs: Mapping[str, Arrays]) -> None:
@@ -60,15 +61,39 @@ def read_vectors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, dict[st
     return inputs, outputs
 
 
-def max_relative_error(engine: Runnable, inputs: Arrays, expected: Arrays) -> float:
-    """The largest ||y - ref|| / ||ref|| (2-norm) over the vectors and outputs; each vector is one call of batch 1."""
+def engine_error(root: Path, engines: Iterable[Engine], engine: Engine, inputs: Arrays, expected: Arrays) -> float:
+    """The largest ||y - ref|| / ||ref|| (2-norm) of an engine over the vectors and outputs.
+
+    A sequence engine gets each vector as one call, a stream engine in pieces of its chunk, with the other `engines` at hand for
+    what remains. Vectors are played one by one, so the engine's batch must be 1 or free.
+    """
+    run = _streamed(root, list(engines), engine) if engine.kind == "stream" else _whole(root, engine)
     count = len(next(iter(inputs.values())))
     worst = 0.0
     for i in range(count):
-        results = engine.run({name: array[i : i + 1] for name, array in inputs.items()})
-        for name, reference in expected.items():
-            worst = max(worst, relative_error(results[name][0], reference[i]))
+        results = run({name: array[i : i + 1] for name, array in inputs.items()})
+        worst = max([worst, *(relative_error(results[name][0], reference[i]) for name, reference in expected.items())])
     return worst
+
+
+def _whole(root: Path, engine: Engine) -> Run:
+    session = open_session(root, engine)
+    return session.run
+
+
+def _streamed(root: Path, engines: list[Engine], engine: Engine) -> Run:
+    pool = EnginePool(root, [engine, *(other for other in engines if other.id != engine.id)])
+
+    def run(inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        data = next(array for name, array in inputs.items() if name != LENGTHS)
+        total = int(inputs[LENGTHS][0]) if LENGTHS in inputs else data.shape[1]
+        with Stream(pool, engine, batch=1, max_length=total) as stream:
+            everywhere = stream.answers_everywhere
+            starts = range(0, total, engine.chunk or 1)
+            pushed = [stream.push(data[:, s : min(total, s + (engine.chunk or 1))], all_positions=everywhere) for s in starts]
+        return {"logits": np.concatenate(pushed, axis=1) if everywhere else pushed[-1]}
+
+    return run
 
 
 def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:

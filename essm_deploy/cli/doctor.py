@@ -19,7 +19,7 @@ from essm_deploy.units import format_bytes
 
 EXTRAS = {
     "compiler": ("scipy", "onnx", "safetensors", "pydantic", "platformdirs"),
-    "train": ("torch", "mpmath", "flint"),
+    "train": ("torch", "flint"),
     "audio": ("soundfile",),
 }
 _DISTRIBUTIONS = {"flint": "python-flint"}

@@ -14,25 +14,39 @@ from essm_deploy.checkpoint import Checkpoint, TensorSpec
 from essm_deploy.graph.builder import Dim
 from essm_deploy.graph.weights import Region
 from essm_deploy.runtime.manifest import TensorInfo
+from essm_deploy.spectral.lowerings.base import ConvProblem, Lowering
+from essm_deploy.spectral.lowerings.streams import Recurrent, StreamLowering
 
 Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is to be compiled for a target: tokens per call, batch (a number or a free name), lowering."""
+    """One engine to be made: tokens per call, batch (a number or a free name), and how the convolution is spelled.
+
+    The lowering decides the kind: a `Lowering` makes a sequence engine, a `StreamLowering` a stream engine; None is the
+    cheapest lawful lowering by estimate.
+    """
 
     length: int
     batch: Dim = 1
-    lowering: str | None = None
+    lowering: Lowering | StreamLowering | None = None
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a sequence engine takes and gives."""
+    """What an engine takes and gives."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph, not yet checked, and what it takes and gives."""
+
+    model: onnx.ModelProto
+    signature: Signature
 
 
 class ModelConfig(Protocol):
@@ -51,6 +65,11 @@ class ModelConfig(Protocol):
     @property
     def budgets(self) -> Sequence[int]:
         """The budgets that training visited, ascending."""
+        ...
+
+    @property
+    def generative(self) -> bool:
+        """Whether the model is run token by token: its latency is then that of a step of the stream."""
         ...
 
 
@@ -78,18 +97,26 @@ class Family(Protocol):
         """A standalone checkpoint of that budget; UsageError if it is out of range."""
         ...
 
-    def signature(self, checkpoint: Checkpoint, plan: Plan) -> Signature:
-        """Inputs and outputs of the engine that `lower` makes."""
-        ...
-
     def reference(self, checkpoint: Checkpoint, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """The float64 judge: outputs of the checkpoint at its own k_max."""
+        ...
+
+    def stream_chunks(self, checkpoint: Checkpoint) -> tuple[int, ...]:
+        """Tokens a call of the stream engines that a bundle gets: one for a step, and more for what is already there."""
         ...
 
     def example_inputs(self, checkpoint: Checkpoint, count: int, seed: int) -> Arrays:
         """`count` lawful inputs, drawn from `seed`, one of them shorter than the model's length where that is allowed."""
         ...
 
-    def lower(self, checkpoint: Checkpoint, plan: Plan, weights: Mapping[str, Region], constants: Path) -> onnx.ModelProto:
-        """The ONNX graph of the checkpoint at its own k_max; constants of its own go to that new file."""
+    def problem(self, checkpoint: Checkpoint, plan: Plan) -> ConvProblem:
+        """The convolution inside every layer of the engine, which the planner chooses a lowering for."""
+        ...
+
+    def lower(self, checkpoint: Checkpoint, plan: Plan, weights: Mapping[str, Region], constants: Path) -> Lowered:
+        """The engine's graph at the checkpoint's own k_max; constants of its own go to that new file."""
+        ...
+
+    def anchor(self, checkpoint: Checkpoint, lowering: Recurrent, batch: Dim, constants: Path) -> Lowered:
+        """The graph that makes a stream's state anew from the last L layer inputs."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from essm_deploy.backends.emit import Emitter
 from essm_deploy.families import family_of
@@ -15,14 +16,19 @@ from essm_deploy.profiling.worker_process import Launcher
 from essm_deploy.runtime.manifest import Engine
 from essm_deploy.units import format_ms
 
+Kind = Literal["sequence", "stream"]
 Check = Callable[[Engine, Arrays, Arrays], float]
 
 
 @dataclass
 class Sweep:
-    """`measure` is what `choose` calls. `check` compares an engine with the reference and raises if it is off."""
+    """`measure` is what `choose` calls. `kind` says which call the limits bound: a whole sequence, or one step of a stream.
+
+    `check` compares an engine with the reference and raises if it is off.
+    """
 
     emitter: Emitter
+    kind: Kind
     launcher: Launcher
     settings: Settings
     journal: Journal
@@ -35,26 +41,24 @@ class Sweep:
     def measure(self, budget: BudgetKey, attempt: Attempt) -> Measurement:
         """The measurement of one budget: from the journal of an interrupted sweep, or from a fresh process."""
         assert isinstance(budget, int)  # the budgets of this pipeline are channel counts
-        name = f"k{budget}"
+        name = f"k{budget}-{self.kind}"
         found = self.journal.find(name, attempt.number)
         if found is not None:
             self.progress(f"K={budget}: measured before the interruption, p95 {format_ms(found.latency.p95)}")
             return found
-        measurement = self._measure(budget, attempt)
+        engine = self.verified(budget)
+        measurement = measure_engine(self.launcher, self.emitter.root, engine, self.settings, budget=budget, attempt=attempt)
         self.journal.append(name, attempt.number, measurement)
         latency, again = measurement.latency, ", second look" if attempt.number > 1 else ""
         self.progress(f"K={budget}: p95 {format_ms(latency.p95)}, {latency.samples} calls in a fresh process{again}")
         return measurement
 
-    def verify(self, budget: int, engine: Engine) -> None:
-        """Compare the engine with the float64 reference of its budget, once a budget."""
+    def verified(self, budget: int) -> Engine:
+        """The engine that the limits bound, compared with the float64 reference of its budget, once a budget."""
+        emitter = self.emitter.at(budget)
+        engine = emitter.sequence(budget) if self.kind == "sequence" else emitter.stream(budget, 1)
         if budget not in self.errors:
-            checkpoint = self.emitter.checkpoint
-            family = family_of(checkpoint)
-            self.outputs[budget] = family.reference(family.slice(checkpoint, budget), self.inputs)
+            family = family_of(emitter.largest)
+            self.outputs[budget] = family.reference(emitter.largest, self.inputs)
             self.errors[budget] = self.check(engine, self.inputs, self.outputs[budget])
-
-    def _measure(self, budget: int, attempt: Attempt) -> Measurement:
-        engine = self.emitter.engine(budget)
-        self.verify(budget, engine)
-        return measure_engine(self.launcher, self.emitter.root, engine, self.settings, budget=budget, attempt=attempt)
+        return engine

@@ -7,11 +7,13 @@
     ├── overflow        window | restart | refuse: what happens past the trained length
     ├── limits          what the build was asked for
     ├── budgets         [{id, axes: {"k": 8}, order, quality}]
-    ├── engines         [{id, budget, kind, chunk, backend, precision, files, requires, profile, inputs, outputs}]
+    ├── engines         [{id, budget, kind, chunk, backend, precision, files, requires, profile, inputs, outputs, stream}]
     ├── default         the engine that an app gets if it does not ask
     └── files           {path: sha256}
 
-A newer minor version may add keys, which are ignored; a newer major one is refused.
+Engines are of kind "sequence" (the whole input at once), "stream" (`chunk` tokens a call, with a `stream` object: see
+stream_info.py) or "anchor" (recomputes the state of stream engines). A newer minor version may add keys, which are
+ignored; a newer major one is refused.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from typing import Any, Literal, cast
 
 from essm_deploy.errors import BundleError
 from essm_deploy.runtime.files import check_relative, resolve_file, verify_hashes
+from essm_deploy.runtime.stream_info import OVERFLOWS, StreamInfo
 from essm_deploy.runtime.strict import Fields, JsonObject, parse_json
 
 SCHEMA_VERSION = "1.0"
 MANIFEST_NAME = "manifest.json"
 MAX_MANIFEST_BYTES = 16 * 2**20
 
-OVERFLOWS = ("window", "restart", "refuse")
-KINDS = ("sequence", "stream")
+KINDS = ("sequence", "stream", "anchor")
 BASES = ("measured", "estimated")
 DTYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
 
@@ -87,7 +89,7 @@ class Engine:
 
     id: str
     budget: str
-    kind: Literal["sequence", "stream"]
+    kind: Literal["sequence", "stream", "anchor"]
     backend: str
     precision: str
     files: tuple[str, ...]
@@ -96,6 +98,7 @@ class Engine:
     requires: JsonObject = field(default_factory=dict)
     chunk: int | None = None
     profile: JsonObject | None = None
+    stream: StreamInfo | None = None
 
     @classmethod
     def from_json(cls, value: object, where: str = "the engine", *, strict: bool = True) -> Engine:
@@ -103,7 +106,7 @@ class Engine:
         engine = cls(
             id=fields.text("id"),
             budget=fields.text("budget"),
-            kind=cast(Literal["sequence", "stream"], fields.text("kind", KINDS)),
+            kind=cast(Literal["sequence", "stream", "anchor"], fields.text("kind", KINDS)),
             backend=fields.text("backend"),
             precision=fields.text("precision"),
             files=tuple(check_relative(path, where) for path in fields.sequence("files")),
@@ -112,13 +115,16 @@ class Engine:
             requires=fields.mapping("requires", optional=True) or {},
             chunk=fields.integer("chunk", 1, optional=True),
             profile=fields.mapping("profile", optional=True),
+            stream=_stream(fields),
         )
         fields.finish()
         _check_engine(engine, where)
         return engine
 
     def to_json(self) -> JsonObject:
-        return cast(JsonObject, _plain(asdict(self)))
+        """The entry as written; without `stream` where there is none, as before there were streams."""
+        entry = cast(JsonObject, _plain(asdict(self)))
+        return {key: value for key, value in entry.items() if key != "stream" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -253,7 +259,9 @@ def _check_engine(engine: Engine, where: str) -> None:
     if not engine.files:
         raise BundleError(f"{where} names no file")
     if (engine.kind == "stream") != (engine.chunk is not None):
-        raise BundleError(f"{where}: a stream engine has a chunk length, a sequence engine has none")
+        raise BundleError(f"{where}: a stream engine has a chunk length, no other engine has one")
+    if (engine.kind == "stream") != (engine.stream is not None):
+        raise BundleError(f"{where}: a stream engine has a 'stream' object, no other engine has one")
     if engine.profile is not None and engine.profile.get("basis") not in BASES:
         raise BundleError(f"{where}: profile has no basis, expected measured or estimated")
     for tensors in (engine.inputs, engine.outputs):
@@ -273,8 +281,19 @@ def _check_references(manifest: Manifest, where: str) -> None:
         for path in engine.files:
             if path not in manifest.files:
                 raise BundleError(f"{where}: engine {engine.id!r} names {path!r}, which has no sha256 under files")
-    if manifest.default not in engines:
-        raise BundleError(f"{where}: the default engine {manifest.default!r} is not listed")
+        _check_stream(manifest, engine, where)
+    if manifest.default not in engines or manifest.engine(manifest.default).kind == "anchor":
+        raise BundleError(f"{where}: the default engine {manifest.default!r} is not listed as a sequence or stream engine")
+
+
+def _check_stream(manifest: Manifest, engine: Engine, where: str) -> None:
+    if engine.stream is None:
+        return
+    if engine.stream.overflow != manifest.overflow:
+        raise BundleError(f"{where}: engine {engine.id!r} has the overflow {engine.stream.overflow!r}, the model another")
+    anchors = [entry.id for entry in manifest.engines if entry.kind == "anchor"]
+    if engine.stream.anchor is not None and engine.stream.anchor not in anchors:
+        raise BundleError(f"{where}: engine {engine.id!r} has the anchor {engine.stream.anchor!r}, which is no anchor engine")
 
 
 def _check_unique(names: list[str], what: str) -> None:
@@ -290,6 +309,11 @@ def _tensors(fields: Fields, name: str) -> tuple[TensorInfo, ...]:
         TensorInfo.from_json(item, f"{fields.where}: {name}[{index}]", strict=fields.strict)
         for index, item in enumerate(fields.sequence(name))
     )
+
+
+def _stream(fields: Fields) -> StreamInfo | None:
+    value = fields.mapping("stream", optional=True)
+    return None if value is None else StreamInfo.from_json(value, f"{fields.where}: stream", strict=fields.strict)
 
 
 def _shape(values: list[Any], where: str) -> tuple[int | str, ...]:

@@ -6,7 +6,7 @@ session that came up on another one is an error, because its speed and its round
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +41,9 @@ class Session(Protocol):
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute all outputs, host to host."""
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """Fix the arrays that the engine reads and writes, once; each call of the result computes from one to the other."""
 
 
 class SessionFactory(Protocol):
@@ -78,6 +81,27 @@ class OrtSession:
         except Exception as error:  # ONNX Runtime raises plain Exceptions of its own binding
             raise EssmError(f"engine {self.engine.id!r} failed in onnxruntime: {_first_line(error)}") from None
         return {name: np.asarray(value) for name, value in zip(self._outputs, outputs, strict=True)}
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """Bind C-contiguous host arrays of the declared dtypes and shapes; no input may share memory with an output.
+
+        The arrays are not copied: they are read and written in place by every call, which raises EssmError where ONNX
+        Runtime fails.
+        """
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        run, kept = self._session.run_with_iobinding, (dict(inputs), dict(outputs))
+
+        def call(_kept: object = kept) -> None:  # the binding holds bare pointers: the arrays live as long as the call
+            try:
+                run(binding)
+            except Exception as error:
+                raise EssmError(f"engine {self.engine.id!r} failed in onnxruntime: {_first_line(error)}") from None
+
+        return call
 
 
 BACKENDS: dict[str, SessionFactory] = {"onnxruntime": OrtSession}

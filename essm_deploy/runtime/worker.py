@@ -14,8 +14,9 @@ object on one line of at most 1 MiB, UTF-8. Stdout carries nothing else: whateve
     <- done     {event, samples: how many there were}
     <- error    {event, type, message, exit_code}     instead of the rest
 
-`root` is the directory that the engine's file names are relative to. What is timed is `SequenceEngine.run`, host to
-host: the call that an app makes. The exit status is 0 after `done`, and the error's exit code after `error`.
+`root` is the directory that the engine's file names are relative to. What is timed is the call that an app makes, host
+to host: `SequenceEngine.run`, or one push of a stream engine's chunk into a stream that goes on. The exit status is 0
+after `done`, and the error's exit code after `error`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from essm_deploy.errors import EssmError, WorkerError
 from essm_deploy.runtime import host
 from essm_deploy.runtime.manifest import Engine
 from essm_deploy.runtime.memory import MemoryReading, read_memory
-from essm_deploy.runtime.model import SequenceEngine
+from essm_deploy.runtime.sequence import SequenceEngine
+from essm_deploy.runtime.stream_outputs import StreamEngine
 from essm_deploy.runtime.strict import Fields, JsonObject, parse_json
 from essm_deploy.runtime.timing import SamplingPlan, random_inputs, rotating, sample, warm_up
 
@@ -99,11 +101,11 @@ def _measure(channel: Channel, request: JsonObject, baseline: MemoryReading) -> 
     fields.finish()
 
     start = time.perf_counter()
-    runner = SequenceEngine(root, engine, threads)
+    runner = (StreamEngine if engine.kind == "stream" else SequenceEngine)(root, engine, threads)
     load_ms = (time.perf_counter() - start) * 1e3
     channel.send("loaded", load_ms=load_ms, provider=runner.session.provider, threads=runner.session.threads)
 
-    inputs = random_inputs(engine.inputs, batch=batch or 1, length=length, seed=seed or 0)
+    inputs = random_inputs(runner.inputs, batch=batch or 1, length=length, seed=seed or 0)
     call = rotating(runner.run, inputs)
     channel.send("warm", **asdict(warm_up(call, **_warmup_options(warmup))))
     total = 0

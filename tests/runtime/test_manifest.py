@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from essm_deploy.errors import BundleError, EssmError, IntegrityError
-from essm_deploy.runtime import Manifest, read_manifest, verify_files
+from essm_deploy.runtime import Manifest, StreamInfo, read_manifest, verify_files
 from tests.runtime.tiny import document, write_bundle
 
 Mutation = Callable[[dict[str, Any]], Any]
@@ -69,6 +69,80 @@ def test_a_valid_bundle_is_read_and_verified(bundle: Path) -> None:
 def test_what_does_not_hold_together_is_refused_by_name(mutate: Mutation, said: str) -> None:
     content = small_document()
     mutate(content)
+    with pytest.raises(BundleError, match=said):
+        Manifest.from_json(content)
+
+
+STREAM = {"length": 8, "overflow": "window", "ring": True, "state": "a" * 64, "anchor": "anchor", "anchor_every": 2}
+
+
+def streaming_document() -> dict[str, Any]:
+    """Two stream engines and their anchor."""
+    content = small_document()
+    for engine in content["engines"]:
+        engine.update(kind="stream", chunk=1, stream=dict(STREAM))
+    content["engines"].append(dict(engine, id="anchor", kind="anchor", chunk=None, stream=None))
+    return content
+
+
+def test_stream_and_anchor_engines_survive_the_round_trip_and_sequence_engines_are_written_as_before() -> None:
+    manifest = Manifest.from_json(streaming_document())
+    assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
+    assert [engine.kind for engine in manifest.engines] == ["stream", "stream", "anchor"]
+    assert manifest.engines[0].stream == StreamInfo(8, "window", True, "a" * 64, anchor="anchor", anchor_every=2)
+    assert "stream" not in Manifest.from_json(small_document()).engines[0].to_json()
+
+
+@pytest.mark.parametrize(
+    ("mutate", "said"),
+    [
+        (lambda d: d["engines"][0].pop("stream"), "'stream' object"),
+        (lambda d: d["engines"][0].update(chunk=None), "chunk"),
+        (lambda d: d["engines"][0].update(chunk=0), "chunk"),
+        (lambda d: d["engines"][2].update(chunk=1), "chunk"),
+        (lambda d: d["engines"][2].update(stream=STREAM), "'stream' object"),
+        (lambda d: d["engines"][0].update(kind="sequence", chunk=None), "'stream' object"),
+        (lambda d: d["engines"][0]["stream"].update(surprise=1), "surprise"),
+        (lambda d: d["engines"][0]["stream"].update(length=0), "length"),
+        (lambda d: d["engines"][0]["stream"].update(overflow="wrap"), "window, restart, refuse"),
+        (lambda d: d["engines"][0]["stream"].update(ring=1), "'ring' is 1, expected true or false"),
+        (lambda d: d["engines"][0]["stream"].update(state="A" * 64), "lower-case hex"),
+        (lambda d: d["engines"][0]["stream"].update(anchor="k2-sequence"), "no anchor engine"),
+        (lambda d: d["engines"][0]["stream"].update(anchor=7), "'anchor' is 7"),
+        (lambda d: d["engines"][0]["stream"].update(anchor=None), "anchor_every together"),
+        (lambda d: d["engines"][0]["stream"].update(anchor_every=0), "anchor_every"),
+        (lambda d: d["engines"][0]["stream"].update(ring=False), "and a ring"),
+        (lambda d: d["engines"][0]["stream"].update(restart="swap"), "exactly if overflow is restart"),
+        (lambda d: d["engines"][0]["stream"].update(overflow="refuse"), "'ring' is true"),
+        (lambda d: d.update(overflow="refuse"), "has the overflow 'window', the model another"),
+        (lambda d: d.update(default="anchor"), "'anchor' is not listed as a sequence or stream engine"),
+    ],
+)
+def test_a_stream_that_does_not_hold_together_is_refused_by_name(mutate: Mutation, said: str) -> None:
+    content = streaming_document()
+    mutate(content)
+    with pytest.raises(BundleError, match=said):
+        Manifest.from_json(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"restart": None}, "exactly if overflow is restart"),
+        ({"restart": "both"}, "swap, zero"),
+        ({"length": 9}, "an even number"),
+    ],
+)
+def test_a_restart_says_how_and_cuts_at_half_of_an_even_length(change: dict[str, Any], said: str) -> None:
+    content = streaming_document()
+    content["overflow"] = "restart"
+    plain = {"length": 8, "overflow": "restart", "ring": False, "state": "a" * 64, "restart": "zero"}
+    for engine in content["engines"][:2]:
+        engine["stream"] = dict(plain)
+    stream = Manifest.from_json(content).engines[0].stream
+    assert stream is not None
+    assert stream.cut == 4
+    content["engines"][0]["stream"].update(change)
     with pytest.raises(BundleError, match=said):
         Manifest.from_json(content)
 
@@ -181,9 +255,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, inner in items for place in places(inner, (*path, key)))]
 
 
-@given(st.data(), JSON)
-def test_a_mutated_manifest_is_read_or_refused_but_never_crashes(data: st.DataObject, replacement: Any) -> None:
-    content: Any = {"root": small_document()}
+@given(st.data(), JSON, st.booleans())
+def test_a_mutated_manifest_is_read_or_refused_but_never_crashes(data: st.DataObject, replacement: Any, streams: bool) -> None:
+    content: Any = {"root": streaming_document() if streams else small_document()}
     *path, last = data.draw(st.sampled_from(places(content)[1:]))
     holder = content
     for key in path:

@@ -20,6 +20,7 @@ from essm_deploy.errors import (
     UsageError,
 )
 from essm_deploy.runtime.files import sha256_file
+from tests.runtime.streams import write_stream_bundle
 from tests.runtime.tiny import LENGTH, WIDTH, expected, write_graph
 
 TOLERANCE = 1e-6  # float32 sums of at most 18 terms of order one
@@ -42,17 +43,25 @@ def test_the_public_names_are_these() -> None:
     assert sorted(runtime.__all__) == [
         "Budget",
         "Engine",
+        "Generation",
         "Manifest",
         "Model",
         "ModelInfo",
         "OrtSession",
         "SequenceEngine",
         "Session",
+        "Statistics",
+        "Stream",
+        "StreamEngine",
+        "StreamInfo",
+        "StreamState",
         "TensorInfo",
+        "generate",
         "load",
         "open_session",
         "read_manifest",
         "select_engine",
+        "stream_outputs",
         "verify_files",
     ]
     for name in runtime.__all__:
@@ -172,12 +181,9 @@ def test_an_unmet_requirement_names_both_sides(
         runtime.load(bundle)
 
 
-def test_an_unknown_backend_or_kind_is_unavailable(bundle: Path) -> None:
+def test_an_unknown_backend_is_unavailable(bundle: Path) -> None:
     rewrite(bundle, backend="abacus")
     with pytest.raises(UnavailableError, match="abacus"):
-        runtime.load(bundle)
-    rewrite(bundle, kind="stream", chunk=1)
-    with pytest.raises(UnavailableError, match="sequence engines only"):
         runtime.load(bundle)
 
 
@@ -259,13 +265,18 @@ sys.meta_path.insert(0, Refuse())
 import essm_deploy.runtime.worker, essm_deploy.runtime as runtime, numpy
 model = runtime.load(sys.argv[1])
 model.run(features=numpy.zeros((2, 3), numpy.float32))
+with runtime.load(sys.argv[2]).stream() as stream:
+    b"".join(runtime.generate(stream, b"", 3))
 ours = sorted({".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("essm_deploy.")})
 print(ours)
 """
 
 
-def test_the_import_closure_is_the_standard_library_numpy_and_onnxruntime(bundle: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", BLOCKER, str(bundle)], capture_output=True, text=True, check=False)
+def test_the_import_closure_is_the_standard_library_numpy_and_onnxruntime(bundle: Path, tmp_path: Path) -> None:
+    streaming = write_stream_bundle(tmp_path / "streaming")
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKER, str(bundle), str(streaming)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout.replace("'", '"'))) <= {
         "essm_deploy.errors",

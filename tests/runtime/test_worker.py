@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from essm_deploy.errors import InputError
-from essm_deploy.runtime import TensorInfo, host
+from essm_deploy.runtime import TensorInfo, host, read_manifest
 from essm_deploy.runtime.memory import read_memory
 from essm_deploy.runtime.requirements import satisfies
 from essm_deploy.runtime.timing import SamplingPlan, random_inputs, sample, timed_ms, warm_up
+from tests.runtime.streams import Tiny, write_stream_bundle
 from tests.runtime.tiny import LENGTH, engine_entry
 
 
@@ -62,6 +63,21 @@ def test_a_measurement_is_told_in_the_documented_order(bundle: Path) -> None:
     assert "device_bytes" in memory["reasons"]
     assert 0 < memory["baseline_bytes"] <= memory["peak_bytes"]
     assert memory["anonymous_bytes"] + memory["file_bytes"] <= memory["peak_bytes"] + 2**20  # counters lag by pages
+
+
+@pytest.mark.parametrize(
+    "tiny",
+    [Tiny(anchor_every=2), Tiny(overflow="refuse"), Tiny(overflow="restart"), Tiny(classifier=True)],
+    ids=["window", "refuse", "restart", "classifier"],
+)
+def test_a_stream_engine_is_measured_as_one_push_after_another(tmp_path: Path, tiny: Tiny) -> None:
+    root = write_stream_bundle(tmp_path / "streaming", tiny)
+    engine = read_manifest(root).engine("k8-stream-4").to_json()
+    answers, status = talk(json.dumps(request(root, engine=engine, batch=1)) + "\n")
+    assert status == 0, answers
+    assert answers[-1]["samples"] == sum(len(a["ms"]) for a in answers if a["event"] == "samples") >= 50
+    wrong = talk(json.dumps(request(root, engine=engine, batch=2)) + "\n")[0][-1]
+    assert (wrong["type"], wrong["exit_code"]) == ("InputError", 2)
 
 
 @pytest.mark.parametrize(

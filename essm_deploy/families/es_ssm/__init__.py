@@ -7,18 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from essm_deploy.checkpoint import Checkpoint, TensorSpec
 from essm_deploy.errors import CheckpointError
-from essm_deploy.families.base import Arrays, Plan, Signature
-from essm_deploy.families.es_ssm import lowering, reference
+from essm_deploy.families.base import Arrays, Lowered, Plan
+from essm_deploy.families.es_ssm import reference
 from essm_deploy.families.es_ssm.config import EsSsmConfig
+from essm_deploy.families.es_ssm.sequence import SequenceModel, signature
 from essm_deploy.families.es_ssm.slicing import bank_sha256, slice_checkpoint
+from essm_deploy.families.es_ssm.stream import StreamModel, anchor_model, anchor_signature
 from essm_deploy.families.es_ssm.tensors import parameter_count, tensor_table
-from essm_deploy.graph.weights import Region
+from essm_deploy.graph.builder import Dim, GraphBuilder
+from essm_deploy.graph.weights import Region, data_file
 from essm_deploy.schema import parse
+from essm_deploy.spectral.lowerings.base import ConvProblem
+from essm_deploy.spectral.lowerings.streams import Fir, Recurrent
+from essm_deploy.spectral.planning import lawful_lowerings
 
 
 class EsSsm:
@@ -49,15 +54,16 @@ class EsSsm:
         """A standalone checkpoint: a plain prefix of every channel-indexed tensor."""
         return slice_checkpoint(checkpoint, self.config(checkpoint), budget)
 
-    def signature(self, checkpoint: Checkpoint, plan: Plan) -> Signature:
-        """`tokens` or `features`, `lengths` for classifiers; `logits`."""
-        return lowering.signature(self.config(checkpoint), plan)
-
     def reference(self, checkpoint: Checkpoint, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Float64 logits at the checkpoint's own k_max."""
         config = self.config(checkpoint)
         values = inputs["tokens" if config.vocab_size is not None else "features"]
         return {"logits": reference.forward(config, checkpoint.tensors, values, inputs.get("lengths"))}
+
+    def stream_chunks(self, checkpoint: Checkpoint) -> tuple[int, ...]:
+        """One token; and 64 bytes of a prompt, or ten frames of a clip (100 ms at a hop of 10 ms)."""
+        config = self.config(checkpoint)
+        return (1, min(64 if config.generative else 10, config.seq_len))
 
     def example_inputs(self, checkpoint: Checkpoint, count: int, seed: int) -> Arrays:
         """Standard normal features or uniform token ids; of a classifier's rows, every second one is shorter."""
@@ -72,10 +78,29 @@ class EsSsm:
             arrays["lengths"] = np.where(np.arange(count) % 2, rng.integers(1, config.seq_len + 1, count), full)
         return arrays
 
-    def lower(self, checkpoint: Checkpoint, plan: Plan, weights: Mapping[str, Region], constants: Path) -> onnx.ModelProto:
-        """The ONNX graph at the checkpoint's own k_max."""
+    def problem(self, checkpoint: Checkpoint, plan: Plan) -> ConvProblem:
+        """The bank over the tokens of one call."""
+        config = self.config(checkpoint)
         filters = np.asarray(checkpoint.tensor("bank.filters"), np.float64)
-        return lowering.lower(self.config(checkpoint), filters, plan, weights, constants)
+        return ConvProblem(filters, plan.length, config.hidden_size, plan.batch)
+
+    def lower(self, checkpoint: Checkpoint, plan: Plan, weights: Mapping[str, Region], constants: Path) -> Lowered:
+        """The sequence or stream engine at the checkpoint's own k_max."""
+        config, problem = self.config(checkpoint), self.problem(checkpoint, plan)
+        lowering = plan.lowering or lawful_lowerings(problem)[0]
+        with data_file(constants.parent, constants.name) as file:
+            builder = GraphBuilder(f"es_ssm_k{config.k_max}", weights, file)
+            if isinstance(lowering, (Recurrent, Fir)):
+                stream = StreamModel(config, problem, builder, lowering)
+                return Lowered(stream.model(), stream.signature())
+            return Lowered(SequenceModel(config, problem, builder, lowering).model(), signature(config, problem))
+
+    def anchor(self, checkpoint: Checkpoint, lowering: Recurrent, batch: Dim, constants: Path) -> Lowered:
+        """One GEMM over the ring."""
+        config = self.config(checkpoint)
+        with data_file(constants.parent, constants.name) as file:
+            model = anchor_model(config, lowering, batch, GraphBuilder("es_ssm_anchor", {}, file))
+            return Lowered(model, anchor_signature(config, lowering, batch))
 
 
 FAMILY = EsSsm()

@@ -63,6 +63,8 @@ class EsSsmConfig(StrictModel):
             raise ValueError("a classifier's head cannot be tied to word embeddings")
         if self.tie_word_embeddings and self.vocab_size is None:
             raise ValueError("tie_word_embeddings needs vocab_size")
+        if self.overflow == "restart" and self.seq_len % 2:
+            raise ValueError(f"overflow 'restart' cuts history in halves, and seq_len {self.seq_len} is odd")
         if self.id2label is not None and list(self.id2label) != [str(i) for i in range(len(self.id2label))]:
             raise ValueError("id2label must count its keys from '0' upwards")
         return self
@@ -71,6 +73,11 @@ class EsSsmConfig(StrictModel):
     def pooled(self) -> bool:
         """Whether the head reads the mean over time (a classifier) instead of every position."""
         return self.task in POOLED_TASKS
+
+    @property
+    def generative(self) -> bool:
+        """Whether the model is run token by token, each call waiting for the last one's answer."""
+        return self.task == "text-generation"
 
     @property
     def output_size(self) -> int:
