@@ -1,0 +1,177 @@
+"""What a recipe may say: the keys of configs/*.toml as frozen dataclasses. An unknown key is an error, never ignored."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from essm_deploy.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    hidden_size: int
+    num_hidden_layers: int
+    k_max: int
+    dropout: float
+    drop_path: float
+
+
+@dataclass(frozen=True)
+class BudgetSettings:
+    trained: tuple[int, ...]
+    warmup_epochs: int
+    n_full: int
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    lr: float
+    weight_decay: float
+    warmup_fraction: float
+    floor: float
+    clip: float
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    epochs: int
+    batch_size: int
+    label_smoothing: float
+    ema: float
+    eval_every: int
+    save_every: int
+    threads: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class AugmentSettings:
+    speed: float
+    shift_ms: float
+    gain_db: float
+    noise_chance: float
+    noise_db: tuple[float, ...]
+    warp: float
+    time_masks: int
+    time_width: int
+    band_masks: int
+    band_width: int
+    mixup: float
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    seq_len: int
+    short_len: int
+    short_share: float
+    interval: int
+    val_bytes: int
+
+
+Recipe = TypeVar("Recipe", bound="CommonSettings")
+
+
+@dataclass(frozen=True)
+class CommonSettings:
+    """What the trainer reads of any recipe."""
+
+    model: ModelSettings
+    budgets: BudgetSettings
+    optimizer: OptimizerSettings
+    train: TrainSettings
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def with_train(self: Recipe, **changes: Any) -> Recipe:
+        """A copy with some keys of [train] replaced; None leaves a key as it is."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, **given))
+
+
+@dataclass(frozen=True)
+class Settings(CommonSettings):
+    """The whole recipe of the keyword spotter. Each section's keys are explained in configs/keywords.toml."""
+
+    augment: AugmentSettings
+
+
+@dataclass(frozen=True)
+class ByteSettings(CommonSettings):
+    """The whole recipe of the byte-level language model. Each section's keys are explained in configs/bytes.toml."""
+
+    text: TextSettings
+
+
+def load_settings(name: str, override: Path | None = None) -> Settings:
+    """The packaged recipe `name`, with the keys of the TOML file `override` on top. UsageError where that file is wrong."""
+    return load_recipe(Settings, name, override)
+
+
+def load_recipe(kind: type[Recipe], name: str, override: Path | None = None) -> Recipe:
+    """The same for a recipe of any kind."""
+    packaged = (resources.files("essm_train") / "configs" / f"{name}.toml").read_text("utf-8")
+    document = tomllib.loads(packaged)
+    if override is not None:
+        _merge(document, _read(override), str(override))
+    sections = get_type_hints(kind)
+    settings = kind(**{section: _section(section, sections[section], document[section]) for section in sections})
+    _check(settings)
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: not a readable TOML file ({error})") from error
+
+
+def _merge(document: dict[str, Any], changes: dict[str, Any], origin: str) -> None:
+    for section, values in changes.items():
+        if section not in document or not isinstance(values, dict):
+            raise UsageError(f"{origin}: unknown section [{section}]; allowed are {', '.join(document)}")
+        for key, value in values.items():
+            if key not in document[section]:
+                raise UsageError(f"{origin}: unknown key {section}.{key}; allowed are {', '.join(document[section])}")
+            document[section][key] = value
+
+
+def _section(section: str, kind: Any, values: dict[str, Any]) -> Any:
+    hints = get_type_hints(kind)
+    return kind(**{key: _typed(f"{section}.{key}", value, str(hints[key])) for key, value in values.items()})
+
+
+def _typed(key: str, value: Any, hint: str) -> Any:
+    """A TOML value as the type that the recipe's dataclass names: int, float, or a tuple of one of them."""
+    if "tuple" in hint:
+        if not isinstance(value, list):
+            raise UsageError(f"recipe key {key} is {value!r}; expected a list")
+        return tuple(_typed(key, item, "int" if "int" in hint else "float") for item in value)
+    wanted = int if "int" in hint else (int, float)
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        raise UsageError(f"recipe key {key} is {value!r}; expected {'an integer' if wanted is int else 'a number'}")
+    return value if wanted is int else float(value)
+
+
+def _check(settings: CommonSettings) -> None:
+    trained, train = settings.budgets.trained, settings.train
+    if not trained or list(trained) != sorted(set(trained)) or trained[0] < 1 or trained[-1] != settings.model.k_max:
+        raise UsageError(
+            f"budgets.trained is {list(trained)}; expected ascending budgets that end with k_max {settings.model.k_max}"
+        )
+    if isinstance(settings, Settings) and len(settings.augment.noise_db) != 2:
+        raise UsageError(f"augment.noise_db is {list(settings.augment.noise_db)}; expected [lowest, highest]")
+    for key in ("epochs", "batch_size", "eval_every", "save_every", "threads"):
+        if getattr(train, key) < 1:
+            raise UsageError(f"train.{key} is {getattr(train, key)}; expected 1 or more")

@@ -1,0 +1,117 @@
+"""Keyword spotting: one second of speech, ten words, log-mel features, mean pooling, a linear head."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from essm_deploy.frontend import LogMel
+from essm_train.model import ModelConfig
+from essm_train.settings import Settings
+from essm_train.tasks import Batch
+from essm_train.tasks.augment import Augment, mix
+from essm_train.tasks.speech_commands import WORDS, Clips, load_clips
+
+EVAL_BATCH = 64
+
+
+class Keywords:
+    """The Task of the ten words. Reads the whole data set into memory, as int16."""
+
+    name = "keywords"
+    metric = "accuracy"
+    direction = "maximize"
+
+    def __init__(self, data_dir: Path, settings: Settings, device: torch.device) -> None:
+        self.settings, self.device = settings, device
+        self.clips = load_clips(data_dir, LogMel())
+        self.frontend = fit_normalisation(LogMel(), self.clips["train"])
+        self.augment = Augment(settings.augment, self.frontend, settings.train.seed)
+        self.steps_per_epoch = -(-len(self.clips["train"]) // settings.train.batch_size)
+        self.model_config = make_model_config(settings, self.frontend)
+        self._features: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def batch(self, step: int) -> Batch:
+        epoch, position = divmod(step, self.steps_per_epoch)
+        seed, size, clips = self.settings.train.seed, self.settings.train.batch_size, self.clips["train"]
+        order = np.random.default_rng([seed, 2, epoch]).permutation(len(clips))
+        rows = order[position * size : (position + 1) * size]
+        rng = np.random.default_rng([seed, 3, step])
+        features, frames = self.augment(clips.floats(rows), clips.lengths[rows], rng)
+        targets = np.eye(len(WORDS), dtype=np.float32)[clips.labels[rows]]
+        if self.settings.augment.mixup > 0.0:
+            features, targets = mix(features, targets, self.settings.augment.mixup, rng)
+        tensors = (torch.from_numpy(array).to(self.device) for array in (features, frames, targets))
+        return Batch(*tensors)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy against smoothed target distributions [B, 10]."""
+        return F.cross_entropy(logits.float(), targets, label_smoothing=self.settings.train.label_smoothing)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, split: str, budget: int) -> float:
+        """Share of the split's clips whose best-scored word is the right one."""
+        return float(np.mean(self.predict(model, split, budget) == self.clips[split].labels))
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, split: str, budget: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The best-scored word of each clip."""
+        features, frames = self._split_features(split)
+        was_training = model.training
+        model.eval()
+        parts = zip(features.split(EVAL_BATCH), frames.split(EVAL_BATCH), strict=True)
+        best = [model(x.to(self.device), n.to(self.device), budget).argmax(dim=1).cpu() for x, n in parts]
+        model.train(was_training)
+        return torch.cat(best).numpy()
+
+    def samples(self, split: str) -> int:
+        return len(self.clips[split])
+
+    def config_fields(self) -> dict[str, Any]:
+        labels = {str(index): word for index, word in enumerate(WORDS)}
+        return {"task": "audio-classification", "id2label": labels, "frontend": self.frontend.to_config()}
+
+    def _split_features(self, split: str) -> tuple[Tensor, Tensor]:
+        """Features exactly as the device computes them, one clip at a time; kept, for they never change."""
+        if split not in self._features:
+            clips = self.clips[split]
+            pairs = [self.frontend(clips.floats(slice(i, i + 1))[0, :n]) for i, n in enumerate(clips.lengths)]
+            features = torch.from_numpy(np.stack([pair[0] for pair in pairs]))
+            self._features[split] = features, torch.tensor([pair[1] for pair in pairs])
+        return self._features[split]
+
+
+def fit_normalisation(frontend: LogMel, clips: Clips) -> LogMel:
+    """The front end with mean and standard deviation of each band over all training clips' frames."""
+    total, squares, count = np.zeros(frontend.n_mels), np.zeros(frontend.n_mels), 0
+    for start in range(0, len(clips), EVAL_BATCH):
+        bands = frontend.log_bands(frontend.power(clips.floats(slice(start, start + EVAL_BATCH)))).astype(np.float64)
+        valid = np.arange(frontend.frames) * frontend.hop < clips.lengths[start : start + EVAL_BATCH, None]
+        total += bands[valid].sum(axis=0)
+        squares += (bands[valid] ** 2).sum(axis=0)
+        count += int(valid.sum())
+    mean = total / count
+    std = np.sqrt(np.maximum(squares / count - mean**2, 1e-4))
+    rounded = [tuple(round(float(value), 5) for value in values) for values in (mean, std)]
+    return dataclasses.replace(frontend, mean=rounded[0], std=rounded[1])
+
+
+def make_model_config(settings: Settings, frontend: LogMel) -> ModelConfig:
+    """The classifier's sizes: one step per frame, one input per mel band."""
+    m = settings.model
+    return ModelConfig(
+        hidden_size=m.hidden_size,
+        num_hidden_layers=m.num_hidden_layers,
+        seq_len=frontend.frames,
+        k_max=m.k_max,
+        input_size=frontend.n_mels,
+        num_labels=len(WORDS),
+        dropout=m.dropout,
+        drop_path=m.drop_path,
+    )
