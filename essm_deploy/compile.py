@@ -79,7 +79,8 @@ class _Job:
 def build(request: Request, output: Path, progress: Progress) -> dict[str, Any]:
     """Choose the largest budget that fits and write its bundle to `output`; returns the document of `--format json`.
 
-    `status` is ok, nothing_fits (no bundle) or inconclusive (the bundle of the largest budget that surely fits, if any).
+    `status` is ok, nothing_fits (no bundle) or inconclusive: the bundle of the largest budget that surely fits, or of the
+    smallest one where none surely does.
     Raises UsageError, UnavailableError, BuildError, VerificationError and WorkerError; `output` is then as it was.
     """
     job = _look_up(request, progress)

@@ -94,15 +94,17 @@ def print_choice(document: dict[str, Any]) -> None:
     if document["budget"] is None:
         click.echo(f"{_HEADLINES[document['status']]} on {document['target']}: {document['message']}")
         return
-    click.echo(f"K={document['budget']} on {document['target']}: {_HEADLINES[document['status']]}")
+    headline = _HEADLINES[document["status"] if document["certain"] else "uncertain"]
+    click.echo(f"K={document['budget']} on {document['target']}: {headline}")
     print_pairs(_answer_lines(document))
     if document["status"] == "inconclusive":
-        click.echo(f"inconclusive above it: {document['message']}")
+        click.echo(f"inconclusive: {document['message']}")
 
 
 _HEADLINES = {
     "ok": "the largest budget that meets every limit",
     "inconclusive": "the largest budget that surely meets every limit",
+    "uncertain": "the smallest budget, which may or may not meet every limit",
     "nothing_fits": "nothing fits",
 }
 

@@ -4,9 +4,9 @@ Cost grows with the budget, so the search is a bisection over the candidates tha
 first: a generous limit is answered by one engine. A budget fits when its upper bound meets every limit. A second look
 in a fresh process, with as many samples as the first one suggests, is taken
 
-- where a limit lies between the bounds;
-- where an engine exceeds a limit although the isotonic fit over everything measured says that it should not (larger
-budgets
+- where a limit lies between the bounds, or below them while other processes kept the processor: a busy machine proves nothing
+  against an engine;
+- where an engine exceeds a limit although the isotonic fit over everything measured says that it should not (larger budgets
   were faster: something disturbed it);
 - at the engine just above the chosen one, where it exceeds the latency limit by little or was unstable.
 
@@ -34,6 +34,7 @@ from essm_deploy.profiling.verdict import (
     Measurement,
     Side,
     Verdict,
+    disturbed,
     judge,
     overall,
 )
@@ -47,11 +48,11 @@ Measure = Callable[[BudgetKey, Attempt], Measurement]
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer. `chosen` may exist although the status is inconclusive: the largest budget that surely fits.
+    """The answer. `certain` says whether the chosen budget surely fits; it is the largest that does.
 
+    Where none surely fits and the smallest may, the status is inconclusive and the smallest is chosen, not certain.
     `deciding` is the budget whose figures decided: the one just above the chosen one, or the chosen one if there is
-    none above. `gap_reasons` says what kept it out; `excluded` maps budgets to the quality limit that they miss (those
-    were not measured).
+    none above. `excluded` maps budgets to the quality limit that they miss (those were not measured).
     """
 
     status: Literal["ok", "nothing_fits", "inconclusive"]
@@ -64,6 +65,7 @@ class Choice:
     findings: tuple[Finding, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
     message: str = ""
+    certain: bool = True
 
 
 def choose(candidates: Sequence[Candidate], limits: Limits, measure: Measure, *, exhaustive: bool = False) -> Choice:
@@ -185,6 +187,8 @@ class _Search:
     def _scale(self, index: int) -> float:
         """How many times the samples would clear the limit of the interval, if the sample's own figure is right."""
         limit, latency = self.limits.max_latency_ms, self.results[index].latency
+        if disturbed(self.results[index]):
+            return 1.0  # a longer look at a busy machine sees no more
         if limit is None:
             return _SCALE_LEAST
         bound = latency.upper if latency.value <= limit else latency.lower
@@ -218,10 +222,11 @@ def _answer(candidates: Sequence[Candidate], excluded: dict[BudgetKey, str], sea
         status = "inconclusive"
     findings = tuple(search.findings(deciding))
     budgets = [candidate.budget for candidate in search.admitted]
+    may_fit = status == "inconclusive" and search.judged(0) == "unclear"
     ways = tuple(relaxations(budgets[deciding], findings)) if status == "nothing_fits" else ()
     return Choice(
         status=status,
-        chosen=budgets[low] if low >= 0 else None,
+        chosen=budgets[low] if low >= 0 else budgets[0] if may_fit else None,
         deciding=budgets[deciding],
         candidates=tuple(candidates),
         measurements={budgets[index]: search.results[index] for index in sorted(search.results)},
@@ -230,6 +235,7 @@ def _answer(candidates: Sequence[Candidate], excluded: dict[BudgetKey, str], sea
         findings=findings,
         relaxations=ways,
         message=explain(search.reason(deciding), ways),
+        certain=low >= 0,
     )
 
 

@@ -94,17 +94,18 @@ def measure_engine(
         talk.send(_request(root, engine, wanted))
         loaded = talk.receive("loaded", timeouts.load)
         warm = talk.receive("warm", timeouts.report + wanted.warmup_seconds)
-        samples, memory = _collect(talk, timeouts.report)
+        samples, memory, waited_share = _collect(talk, timeouts.report)
     latency = Latency.from_samples(samples, statistic=wanted.statistic, confidence=wanted.confidence)
     return Measurement(
         budget=budget,
         latency=latency,
         memory=memory,
+        waited_share=waited_share,
         samples_ms=tuple(samples),
         load_ms=_number(loaded, "load_ms"),
         first_ms=_number(warm, "first_ms"),
         attempt=attempt.number,
-        warnings=(*_warm_warnings(warm), *stability_warnings(samples, latency)),
+        warnings=(*_warm_warnings(warm), *stability_warnings(samples, latency, waited_share)),
         environment=_environment(hello, loaded, warm, wanted),
     )
 
@@ -130,7 +131,7 @@ def _request(root: Path, engine: Engine, settings: Settings) -> JsonObject:
     }
 
 
-def _collect(talk: Conversation, timeout: float) -> tuple[list[float], Memory]:
+def _collect(talk: Conversation, timeout: float) -> tuple[list[float], Memory, float | None]:
     samples: list[float] = []
     while (message := talk.receive(("samples", "memory"), timeout))["event"] == "samples":
         samples += _samples(message)
@@ -140,7 +141,7 @@ def _collect(talk: Conversation, timeout: float) -> tuple[list[float], Memory]:
     done = talk.receive("done", timeout)
     if not samples or done.get("samples") != len(samples):
         raise WorkerError(f"the worker took {str(done.get('samples'))[:20]} samples and {len(samples)} arrived")
-    return samples, memory
+    return samples, memory, None if done.get("waited_share") is None else _number(done, "waited_share")
 
 
 def _samples(message: JsonObject) -> list[float]:

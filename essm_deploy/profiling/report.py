@@ -59,6 +59,7 @@ def choice_json(choice: Choice, limits: Limits, errors: Mapping[BudgetKey, float
         "status": choice.status,
         "target": target,
         "budget": choice.chosen,
+        "certain": choice.certain and choice.chosen is not None,
         "limits": asdict(limits),
         "message": choice.message,
         "latency_ms": latency_json(chosen) if chosen else None,

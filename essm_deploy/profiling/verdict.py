@@ -26,6 +26,7 @@ LOOKS = 2
 
 _DRIFT_WARNING = 0.10
 _DEPENDENCE_WARNING = 0.5
+_WAITED_WARNING = 0.05
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one fresh process found out about one engine. `samples_ms` are in the order in which they were taken."""
+    """What one fresh process found out about one engine. `samples_ms` are in the order in which they were taken.
+
+    `waited_share`: how much of its time the process was ready and waited for a processor; None where the system does not tell.
+    """
 
     budget: BudgetKey
     latency: Latency
@@ -108,6 +112,7 @@ class Measurement:
     samples_ms: tuple[float, ...] = ()
     load_ms: float | None = None
     first_ms: float | None = None
+    waited_share: float | None = None
     attempt: int = 1
     warnings: tuple[str, ...] = ()
     environment: dict[str, Any] = field(default_factory=dict)
@@ -163,7 +168,7 @@ def judge(measurement: Measurement, limits: Limits) -> list[Finding]:
     """One finding for each of the measurable limits. Raises UnavailableError if a limited quantity cannot be read there."""
     findings = []
     if limits.max_latency_ms is not None:
-        findings.append(_judge_latency(measurement.latency, limits.max_latency_ms))
+        findings.append(_judge_latency(measurement, limits.max_latency_ms))
     if limits.max_memory_bytes is not None:
         findings.append(_judge_memory(measurement.memory, limits.max_memory_bytes))
     return findings
@@ -177,9 +182,16 @@ def overall(findings: Sequence[Finding]) -> Side:
     return "unclear" if "unclear" in sides else "fits"
 
 
-def stability_warnings(samples: Sequence[float], latency: Latency) -> list[str]:
+def disturbed(measurement: Measurement) -> bool:
+    """Whether other processes kept the processor for so long that the engine may be faster than what was measured."""
+    return measurement.waited_share is not None and measurement.waited_share > _WAITED_WARNING
+
+
+def stability_warnings(samples: Sequence[float], latency: Latency, waited_share: float | None = None) -> list[str]:
     """What makes these samples less trustworthy than their count suggests. Warnings never fail a measurement."""
     warnings = []
+    if waited_share is not None and waited_share > _WAITED_WARNING:
+        warnings.append(f"contention: the process waited for a processor {waited_share:.0%} of the time")
     change = drift(samples)
     if abs(change) > _DRIFT_WARNING:
         warnings.append(
@@ -197,11 +209,16 @@ def stability_warnings(samples: Sequence[float], latency: Latency) -> list[str]:
     return warnings
 
 
-def _judge_latency(latency: Latency, limit: float) -> Finding:
+def _judge_latency(measurement: Measurement, limit: float) -> Finding:
+    latency = measurement.latency
     name, lower, upper = latency.statistic, latency.lower, latency.upper
     if upper is not None and upper <= limit:
         reason = f"{name} is at most {format_ms(upper)}, within {format_ms(limit)}"
         return Finding("max_latency", "fits", limit, upper, reason)
+    if lower is not None and lower > limit and disturbed(measurement):
+        waited = f"the process waited for a processor {measurement.waited_share:.0%} of the time"
+        reason = f"{name} is at least {format_ms(lower)}, but {waited}, which leaves {format_ms(limit)} open"
+        return Finding("max_latency", "unclear", limit, upper, reason)
     if lower is not None and lower > limit:
         reason = f"{name} is at least {format_ms(lower)}, above {format_ms(limit)}"
         return Finding("max_latency", "exceeds", limit, upper, reason)

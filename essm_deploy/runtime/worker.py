@@ -11,7 +11,7 @@ object on one line of at most 1 MiB, UTF-8. Stdout carries nothing else: whateve
     <- warm     {event, iterations, settled, first_ms, median_ms, seconds}
     <- samples  {event, ms: [...]}                    as they come, several times a second
     <- memory   {event, peak_bytes, anonymous_bytes, file_bytes, device_bytes, baseline_bytes, reasons {name: why null}}
-    <- done     {event, samples: how many there were}
+    <- done     {event, samples: how many there were, waited_share: of the time, for a processor; null if unknown}
     <- error    {event, type, message, exit_code}     instead of the rest
 
 `root` is the directory that the engine's file names are relative to. What is timed is the call that an app makes, host
@@ -37,6 +37,7 @@ import onnxruntime
 from essm_deploy import __version__
 from essm_deploy.errors import EssmError, WorkerError
 from essm_deploy.runtime import host
+from essm_deploy.runtime.contention import Contention
 from essm_deploy.runtime.manifest import Engine
 from essm_deploy.runtime.memory import MemoryReading, read_memory
 from essm_deploy.runtime.sequence import SequenceEngine
@@ -108,12 +109,13 @@ def _measure(channel: Channel, request: JsonObject, baseline: MemoryReading) -> 
     inputs = random_inputs(runner.inputs, batch=batch or 1, length=length, seed=seed or 0)
     call = rotating(runner.run, inputs)
     channel.send("warm", **asdict(warm_up(call, **_warmup_options(warmup))))
-    total = 0
+    total, contention = 0, Contention()
     for block in sample(call, plan):
         total += len(block)
         channel.send("samples", ms=block)
+    waited_share = contention.share(runner.session.threads)
     channel.send("memory", **_memory(baseline))
-    channel.send("done", samples=total)
+    channel.send("done", samples=total, waited_share=waited_share)
 
 
 def _sampling_plan(fields: Fields) -> SamplingPlan:

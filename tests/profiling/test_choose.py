@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -202,7 +203,7 @@ def test_nothing_that_can_be_measured_is_an_error_not_an_answer() -> None:
 
 def test_too_few_samples_are_inconclusive_and_say_how_many_it_takes() -> None:
     choice = choose(candidates((8,)), Limits(max_latency_ms=10), lambda k, _: measurement(k, [9.0] * 20))
-    assert (choice.status, choice.chosen) == ("inconclusive", None)
+    assert (choice.status, choice.chosen, choice.certain) == ("inconclusive", 8, False)
     assert any("takes 72" in warning for warning in choice.measurements[8].warnings)
 
 
@@ -243,3 +244,32 @@ def test_a_candidate_just_above_the_limit_is_chosen_in_at_most_5_percent() -> No
         limit = (device.a + device.b * 8) * P95 * (1 - 1e-4)
         wrong += run(device, Limits(max_latency_ms=limit)).chosen not in (None, 2, 3, 4, 5, 6)
     assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5  # three standard errors of the simulation
+
+
+def busy(milliseconds: Callable[[float], float], waited_share: float) -> Device:
+    """A device on which other processes keep the processor for that share of the time."""
+    device = steady(milliseconds)
+    quiet = device.measure
+
+    def measure(budget: BudgetKey, attempt: Attempt) -> Measurement:
+        return replace(quiet(budget, attempt), waited_share=waited_share)
+
+    device.measure = measure  # type: ignore[method-assign]
+    return device
+
+
+def test_a_busy_machine_proves_nothing_against_an_engine() -> None:
+    choice = run(busy(lambda k: 20 + k, 0.4), Limits(max_latency_ms=10))
+    assert (choice.status, choice.chosen, choice.certain) == ("inconclusive", 2, False)
+    assert "waited for a processor 40% of the time" in choice.message
+
+
+def test_what_fits_on_a_busy_machine_fits() -> None:
+    choice = run(busy(lambda k: k, 0.4), Limits(max_latency_ms=8.5))
+    assert (choice.status, choice.chosen, choice.certain) == ("inconclusive", 8, True)
+    assert run(busy(lambda k: k, 0.4), Limits(max_latency_ms=50)).status == "ok"
+
+
+def test_a_little_waiting_is_no_excuse() -> None:
+    choice = run(busy(lambda k: 20 + k, 0.01), Limits(max_latency_ms=10))
+    assert (choice.status, choice.chosen, choice.certain) == ("nothing_fits", None, False)
