@@ -5,7 +5,7 @@ first: a generous limit is answered by one engine. A budget fits when its upper 
 in a fresh process, with as many samples as the first one suggests, is taken
 
 - where a limit lies between the bounds, or below them while other processes kept the processor: a busy machine proves nothing
-  against an engine;
+  against an engine whose fastest call meets the limit;
 - where an engine exceeds a limit although the isotonic fit over everything measured says that it should not (larger budgets
   were faster: something disturbed it);
 - at the engine just above the chosen one, where it exceeds the latency limit by little or was unstable.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -231,7 +232,7 @@ def test_ctrl_c_ends_with_130_and_what_was_measured_is_used_again(tmp_path: Path
     command = [sys.executable, "-m", "essm_deploy.cli", "profile", str(checkpoint), "--format", "json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert process.stderr is not None
-    seen = [process.stderr.readline() for _ in range(3)]  # the model's line and two measurements
+    measured = next(line for line in process.stderr if ": p95" in line)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
@@ -239,8 +240,9 @@ def test_ctrl_c_ends_with_130_and_what_was_measured_is_used_again(tmp_path: Path
     again = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert again.returncode == 0
     assert "resuming an interrupted sweep: " in again.stderr
-    first = seen[1].split("K=")[1].split(":")[0]
-    assert f"K={first}: measured before the interruption" in again.stderr
+    first = re.search(r"K=\d+", measured)
+    assert first is not None
+    assert f"{first[0]}: measured before the interruption" in again.stderr
     assert len(json.loads(again.stdout)["candidates"]) == 8
 
 

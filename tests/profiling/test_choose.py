@@ -247,12 +247,12 @@ def test_a_candidate_just_above_the_limit_is_chosen_in_at_most_5_percent() -> No
 
 
 def busy(milliseconds: Callable[[float], float], waited_share: float) -> Device:
-    """A device on which other processes keep the processor for that share of the time."""
+    """A device on which other processes keep the processor for that share of the time: one call in thirty gets through."""
     device = steady(milliseconds)
-    quiet = device.measure
 
     def measure(budget: BudgetKey, attempt: Attempt) -> Measurement:
-        return replace(quiet(budget, attempt), waited_share=waited_share)
+        samples = [milliseconds(float(budget))] * 290 + [1.0] * 10
+        return replace(measurement(budget, samples, attempt=attempt.number), waited_share=waited_share)
 
     device.measure = measure  # type: ignore[method-assign]
     return device
@@ -262,6 +262,11 @@ def test_a_busy_machine_proves_nothing_against_an_engine() -> None:
     choice = run(busy(lambda k: 20 + k, 0.4), Limits(max_latency_ms=10))
     assert (choice.status, choice.chosen, choice.certain) == ("inconclusive", 2, False)
     assert "waited for a processor 40% of the time" in choice.message
+
+
+def test_no_machine_is_too_busy_for_a_limit_that_no_call_meets() -> None:
+    choice = run(busy(lambda k: 20 + k, 0.4), Limits(max_latency_ms=0.5))
+    assert (choice.status, choice.chosen) == ("nothing_fits", None)
 
 
 def test_what_fits_on_a_busy_machine_fits() -> None:
