@@ -20,7 +20,9 @@ from essm_deploy.spectral.realization_cache import realization_of
 
 NAMES = ("toeplitz", "chunked", "monarch", "dft")
 
-_CHUNKS = ((32, 32), (64, 16), (64, 32), (128, 16), (128, 32), (256, 32))
+_CHUNKS = ((16, 16), (32, 16), (32, 32), (64, 16), (64, 32), (128, 16), (128, 32), (256, 32))
+_TRANSFORM_FROM = 128
+"""Up to this many tokens a transform gains nothing over one GEMM: measured at 100, where it lost, and at 256, where it won."""
 _LAUNCH_FLOPS = 1e5
 """What one kernel launch is worth in the ordering: a few microseconds at some tens of GFLOP/s. Only the order depends on it."""
 
@@ -59,7 +61,7 @@ def _all(problem: ConvProblem, name: str | None) -> Iterator[Lowering]:
         realization = realization_of(problem.filters)
         if isinstance(realization, Realization):
             yield from (Chunked(realization, chunk, block) for chunk, block in _CHUNKS)
-    if name in (None, "monarch"):
+    if name == "monarch" or (name is None and problem.length > _TRANSFORM_FROM):
         yield from (Monarch(block) for block in _monarch_blocks(problem.length))
     if name == "dft":
         yield Dft()
