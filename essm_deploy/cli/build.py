@@ -24,9 +24,9 @@ from essm_deploy.cli.output import Progress, print_json
 def build(checkpoint: Path | None, output: Path | None, dry_run: bool, output_format: str, quiet: bool, **options: Any) -> int:
     """Choose the largest budget of CHECKPOINT that fits a device, and bundle its engine.
 
-    Without CHECKPOINT, the keyword spotter that ships with the package. Exit code 0: done; 1: nothing fits; 5: a larger budget
-    lies too close to a limit to call, or the machine was too busy to tell (the bundle holds the largest that surely fits, or the
-    smallest if none does).
+    Without CHECKPOINT, the keyword spotter that ships with the package. Exit code 0: done; 1: nothing fits; 5: a larger
+    budget lies too close to a limit to call, or the machine was too busy to tell (the bundle holds the largest that surely
+    fits, or the smallest if none does).
     """
     require_compiler()
     from essm_deploy import compile

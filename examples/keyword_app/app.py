@@ -1,6 +1,6 @@
 """Label clips with a bundle, through the runtime alone (numpy and onnxruntime).
 
-    python examples/keyword_app/app.py out/keywords-cpu clip.wav another.wav
+python examples/keyword_app/app.py out/keywords-cpu clip.wav another.wav
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streams: step = chunk = sequence = the reference, at every budget, however the input is cut, and far past the trained length."""
+"""Streams: step = chunk = sequence = the reference, at every budget, however the input is cut, and far past L tokens."""
 
 from __future__ import annotations
 
