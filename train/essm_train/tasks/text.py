@@ -1,0 +1,88 @@
+"""Text as bytes: token ids byte + 2 after PAD 0 and BOS 1, and a split into three contiguous parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from essm_deploy.errors import InputError
+
+PAD, BOS, OFFSET = 0, 1, 2
+VOCAB_SIZE = 256 + OFFSET
+MAX_BYTES = 2**30
+VALIDATION, TEST = 0.05, 0.05  # shares of the file: the validation bytes lie just before the test bytes, which end it
+
+Bytes = npt.NDArray[np.uint8]
+Tokens = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Text:
+    """The bytes of each split. No byte is in two of them, and no sequence crosses from one to another."""
+
+    train: Bytes
+    val: Bytes
+    test: Bytes
+
+    def __getitem__(self, split: str) -> Bytes:
+        part: Bytes = getattr(self, split)
+        return part
+
+
+def read_text(path: Path, shortest: int) -> Text:
+    """Read and split a file of any encoding. InputError if it cannot be read or a split is below `shortest` bytes."""
+    try:
+        size = path.stat().st_size
+        if path.is_dir():
+            raise InputError(f"{path}: is a directory; expected a text file")
+        if size > MAX_BYTES:
+            raise InputError(f"{path}: {size} bytes; expected at most {MAX_BYTES}")
+        data = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a text file") from error
+    return _checked(path, split_text(data), shortest)
+
+
+def split_text(data: Bytes) -> Text:
+    """The first 90 % to train on, the next 5 % to look at, the last 5 % to report."""
+    test = len(data) - round(TEST * len(data))
+    val = test - round(VALIDATION * len(data))
+    return Text(data[:val], data[val:test], data[test:])
+
+
+def _checked(path: Path, text: Text, shortest: int) -> Text:
+    size = sum(len(text[split]) for split in ("train", "val", "test"))
+    if size == 0:
+        raise InputError(f"{path}: is empty; expected text")
+    needed = min(len(text.train), len(text.val), len(text.test))
+    if needed < shortest:
+        least = round(shortest / min(VALIDATION, TEST))
+        raise InputError(f"{path}: {size} bytes are too few; expected about {least} so that each split fills a sequence")
+    return text
+
+
+def windows(data: Bytes, length: int) -> tuple[Tokens, Tokens]:
+    """Non-overlapping sequences over all of `data`: inputs and targets [n, length].
+
+    Each starts with BOS and each byte is a target once; the rest of the last row is PAD, which no loss counts.
+    """
+    rows = -(-len(data) // length)
+    targets = np.full(rows * length, PAD, dtype=np.int64)
+    targets[: len(data)] = data.astype(np.int64) + OFFSET
+    return shift(targets.reshape(rows, length))
+
+
+def sample(data: Bytes, rows: int, length: int, rng: np.random.Generator) -> tuple[Tokens, Tokens]:
+    """Sequences that start anywhere in `data`: inputs and targets [rows, length]."""
+    starts = rng.integers(0, len(data) - length + 1, size=rows)
+    return shift(data[starts[:, None] + np.arange(length)].astype(np.int64) + OFFSET)
+
+
+def shift(targets: Tokens) -> tuple[Tokens, Tokens]:
+    """The inputs that predict these targets: BOS, then every target but the last."""
+    inputs = np.roll(targets, 1, axis=1)
+    inputs[:, 0] = BOS
+    return inputs, targets
