@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +32,9 @@ trained for {budgets}. Token ids are byte + 2; 0 is PAD, 1 is BOS, and a sequenc
 
 {source}
 
-The file has {size} bytes, sha256 {sha256}. Its first {train} bytes were trained on, the next
-{val} are the validation split and the last {test} the test split: contiguous parts, so that no byte is in two of them. The
-text is not part of this checkpoint. The weights are under Apache-2.0.
+The file has {size} bytes, sha256 {sha256}.
+Its first {train} bytes were trained on, the next {val} are the validation split and the last {test} the test split:
+contiguous parts, so that no byte is in two of them. The text is not part of this checkpoint. The weights are under Apache-2.0.
 
 ## Recipe
 
@@ -52,7 +53,7 @@ from BOS; read once, for this table. Validation: the split's first {val_bytes} b
 |---:|---:|---:|---:|
 {table}
 
-The chains that count what follows the last bytes in the same training bytes, on the same test bytes read as one stream:
+{shape}The chains that count what follows the last bytes in the same training bytes, on the same test bytes read as one stream:
 
 | baseline | test | validation |
 |---|---:|---:|
@@ -86,12 +87,14 @@ def write_card(
     chain = markov_bits_per_byte(text.train, text.test, ORDER)
     return _CARD.format(
         layers=m.num_hidden_layers, hidden=m.hidden_size, k_max=m.k_max, seq_len=t.seq_len, short_len=t.short_len,
-        budgets=", ".join(map(str, settings.budgets.trained)), source=provenance.source, sha256=sha256(text),
+        budgets=", ".join(map(str, settings.budgets.trained)),
+        source=textwrap.fill(provenance.source, 124), sha256=sha256(text),
         size=sum(len(text[split]) for split in ("train", "val", "test")),
         train=len(text.train), val=len(text.val), test=len(text.test), command=provenance.command, seed=train.seed,
         steps=steps, tokens=tokens, passes=steps * tokens / len(text.train), short_share=t.short_share,
         hours=hours_line(provenance.hours), samples=quality["samples"], rows=-(-quality["samples"] // t.seq_len),
         val_bytes=validation["samples"], order=ORDER, table="\n".join(_rows(quality, validation, chain)),
+        shape=shape_line(quality["budgets"]),
         baselines="\n".join(_baselines(text, validation["samples"])), parameters=parameters / 1e6,
     )  # fmt: skip
 
@@ -106,6 +109,16 @@ def sha256(text: Text) -> str:
 
 def hours_line(hours: float | None) -> str:
     return "" if hours is None else f"It took {hours:.1f} hours of wall clock. "
+
+
+def shape_line(budgets: Mapping[str, float]) -> str:
+    """What the table shows where the largest budget is not the best one."""
+    best, largest = min(budgets, key=lambda k: budgets[k]), max(budgets, key=int)
+    if best == largest:
+        return ""
+    more = budgets[largest] - budgets[best]
+    line = f"The best budget is K = {best}; with all {largest} channels it takes {more:.3f} bits more, so larger is no better."
+    return line + "\n\n"
 
 
 def _rows(quality: Mapping[str, Any], validation: Mapping[str, Any], chain: float) -> list[str]:
