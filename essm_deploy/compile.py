@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,15 @@ from essm_deploy.backends import find_backend
 from essm_deploy.backends.base import Backend
 from essm_deploy.backends.emit import prepare
 from essm_deploy.bundle.assemble import assemble, emit_measured
-from essm_deploy.bundle.verify import check_engine
+from essm_deploy.bundle.estimated import Question, build_estimated
+from essm_deploy.bundle.numerics import check_built, check_halves
 from essm_deploy.bundle.writer import is_bundle, write_bundle
 from essm_deploy.checkpoint import Checkpoint, content_hash
+from essm_deploy.errors import PrecisionError, UnavailableError, UsageError
 from essm_deploy.families import family_of, open_checkpoint
 from essm_deploy.files import check_replaceable
 from essm_deploy.graph.builder import Dim
+from essm_deploy.graph.dtypes import Precision
 from essm_deploy.profiling.candidates import Asked, candidates_of, quality_at
 from essm_deploy.profiling.choose import Choice, choose
 from essm_deploy.profiling.measure import Settings
@@ -33,9 +36,10 @@ from essm_deploy.profiling.quality import Candidate
 from essm_deploy.profiling.report import candidate_json, choice_json
 from essm_deploy.profiling.sweep import Kind, Sweep
 from essm_deploy.profiling.verdict import Limits
+from essm_deploy.runtime.cuda import describe_devices
 from essm_deploy.runtime.manifest import Engine
 from essm_deploy.targets.description import Target, find_target
-from essm_deploy.targets.reach import launcher_for
+from essm_deploy.targets.reach import device_here, launcher_for
 
 Progress = Callable[[str], None]
 
@@ -47,7 +51,8 @@ class Request:
     """What to compile, for what, and within which limits. `exhaustive` measures every candidate instead of bisecting.
 
     `kind` is the call that the limits bound; None is that of the task, a step of the stream for text generation and else the
-    whole sequence.
+    whole sequence. Where the model does not bear `precision`, `precision_fallback` is built instead, if there is one, and
+    `fell_back` says from what, and why.
     """
 
     checkpoint: Path
@@ -58,6 +63,11 @@ class Request:
     kind: Kind | None = None
     dynamic_batch: bool = False
     lowering: str | None = None
+    backend: str | None = None
+    provider: str | None = None
+    precision: Precision = "fp32"
+    precision_fallback: Precision | None = None
+    fell_back: dict[str, str] | None = None
     settings: Settings = field(default_factory=Settings)
 
 
@@ -79,12 +89,18 @@ class _Job:
 def build(request: Request, output: Path, progress: Progress) -> dict[str, Any]:
     """Choose the largest budget that fits and write its bundle to `output`; returns the document of `--format json`.
 
-    `status` is ok, nothing_fits (no bundle) or inconclusive: the bundle of the largest budget that surely fits, or of the
-    smallest one where none surely does.
+    `status` is ok, nothing_fits (no bundle), estimated (the device is not here, so nothing was measured) or inconclusive: the
+    bundle of the largest budget that surely fits, or of the smallest one where none surely does.
     Raises UsageError, UnavailableError, BuildError, VerificationError and WorkerError; `output` is then as it was.
     """
+    return _with_fallback(_build, request, output, progress)
+
+
+def _build(request: Request, output: Path, progress: Progress) -> dict[str, Any]:
     job = _look_up(request, progress)
     check_replaceable(output, is_bundle)
+    if not device_here(job.target):
+        return {**build_estimated(_question(job), output), "fell_back": request.fell_back}
     with _sweep(job) as sweep:
         choice = _choose(job, sweep)
         document = _document(job, sweep, choice, samples=False)
@@ -97,12 +113,34 @@ def build(request: Request, output: Path, progress: Progress) -> dict[str, Any]:
 
 def profile(request: Request, progress: Progress) -> dict[str, Any]:
     """Measure the candidates and return the document with every sample; nothing is written but the journal."""
+    return _with_fallback(_profile, request, progress)
+
+
+def _profile(request: Request, progress: Progress) -> dict[str, Any]:
     job = _look_up(request, progress)
+    if not device_here(job.target):
+        raise UnavailableError(
+            f"target {job.target.name!r} is not here ({describe_devices()}), so nothing can be measured; "
+            "`essm-deploy build` chooses by estimate and says so"
+        )
     with _sweep(job) as sweep:
         choice = _choose(job, sweep)
         document = _document(job, sweep, choice, samples=True)
         finished = sweep.journal.finish()
     return {**document, "observations": str(finished) if finished else None}
+
+
+def _with_fallback(run: Callable[..., dict[str, Any]], request: Request, *rest: Any) -> dict[str, Any]:
+    """`run(request, *rest)`, once more in the other precision where the first one is not borne and there is another."""
+    try:
+        return run(request, *rest)
+    except PrecisionError as error:
+        if request.precision_fallback is None:
+            raise
+        progress, instead = rest[-1], request.precision_fallback
+        progress(f"not in {request.precision}: {error}")
+        fell_back = {"from": request.precision, "reason": str(error)}
+        return run(replace(request, precision=instead, precision_fallback=None, fell_back=fell_back), *rest)
 
 
 def plan(request: Request, progress: Progress) -> dict[str, Any]:
@@ -113,7 +151,9 @@ def plan(request: Request, progress: Progress) -> dict[str, Any]:
         "status": "planned",
         "target": job.target.name,
         "backend": job.backend.name,
+        "basis": "measured" if device_here(job.target) else "estimated",
         "kind": job.kind,
+        "precision": request.precision,
         "limits": asdict(request.limits),
         "candidates": [c.budget for c in _candidates(job)],
         "settings": request.settings.to_json(),
@@ -151,7 +191,11 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
 
 def _look_up(request: Request, progress: Progress) -> _Job:
     target = find_target(request.target)
-    backend = find_backend(target)
+    for precision in (request.precision, request.precision_fallback):
+        if precision is not None and precision not in target.precision:
+            known = ", ".join(target.precision)
+            raise UsageError(f"target {target.name!r} computes in {known}, not in {precision}: choose another --precision")
+    backend = find_backend(target, request.backend, request.provider)
     checkpoint = open_checkpoint(request.checkpoint)
     config = family_of(checkpoint).config(checkpoint)
     progress(f"{checkpoint.path.name}: K up to {config.k_max}, {config.seq_len} tokens; target {target.name}, {backend.name}")
@@ -172,6 +216,25 @@ def _look_up(request: Request, progress: Progress) -> _Job:
     return job
 
 
+def _question(job: _Job) -> Question:
+    """What a build without the device is asked."""
+    return Question(
+        checkpoint=job.checkpoint,
+        hash=job.hash,
+        target=job.target,
+        backend=job.backend,
+        batch=job.batch,
+        kind=job.kind,
+        precision=job.request.precision,
+        lowering=job.request.lowering,
+        limits=job.request.limits,
+        candidates=_candidates(job),
+        inputs=family_of(job.checkpoint).example_inputs(job.checkpoint, _vectors(job), _VECTOR_SEED),
+        build_config={**_build_config(job), "basis": "estimated", "requirements": job.backend.requirements()},
+        progress=job.progress,
+    )
+
+
 def _candidates(job: _Job) -> list[Candidate]:
     config = family_of(job.checkpoint).config(job.checkpoint)
     return candidates_of(job.checkpoint, config, job.request.budgets)
@@ -185,7 +248,7 @@ def _sweep(job: _Job) -> Iterator[Sweep]:
     with open_journal(_key(job)) as journal, tempfile.TemporaryDirectory(prefix="essm-deploy-") as staging:
         _announce(job, journal)
         root = Path(staging)
-        emitter = prepare(root, job.checkpoint, budgets, job.batch, job.backend, job.planner)
+        emitter = prepare(root, job.checkpoint, budgets, job.batch, job.backend, job.planner, job.request.precision)
         yield Sweep(
             emitter=emitter,
             kind=job.kind,
@@ -193,7 +256,7 @@ def _sweep(job: _Job) -> Iterator[Sweep]:
             settings=job.request.settings,
             journal=journal,
             inputs=family.example_inputs(job.checkpoint, _vectors(job), _VECTOR_SEED),
-            check=lambda engine, inputs, outputs: check_engine(root, [], engine, inputs, outputs).max_rel_error,
+            check=lambda engine, inputs, outputs: check_built(root, [], engine, inputs, outputs),
             progress=job.progress,
         )
 
@@ -210,6 +273,7 @@ def _document(job: _Job, sweep: Sweep, choice: Choice, samples: bool) -> dict[st
     if choice.chosen is not None:  # a resumed sweep may know the figures of an engine that it has not built
         sweep.verified(int(choice.chosen))
     document = choice_json(choice, job.request.limits, sweep.errors, job.target.name)
+    document["precision"], document["fell_back"] = job.request.precision, job.request.fell_back
     document["candidates"] = [candidate_json(choice, c, samples) for c in choice.candidates]
     return document
 
@@ -228,11 +292,14 @@ def _write(job: _Job, sweep: Sweep, choice: Choice, output: Path) -> None:
         job.kind,
         sweep.inputs,
         sweep.outputs[chosen],
+        job.request.precision,
     )
 
     def emit(root: Path) -> tuple[Engine, ...]:
-        emitter = prepare(root, job.checkpoint, [chosen], job.batch, job.backend, job.planner)
-        return emit_measured(emitter, job.kind, measurement)
+        emitter = prepare(root, job.checkpoint, [chosen], job.batch, job.backend, job.planner, job.request.precision)
+        engines = emit_measured(emitter, job.kind, measurement)
+        check_halves(root, engines, engines, sweep.inputs, sweep.outputs[chosen])
+        return engines
 
     write_bundle(output, content, emit)
     job.progress(f"bundle opened and replayed by the runtime: {output}")
@@ -255,9 +322,12 @@ def _build_config(job: _Job) -> dict[str, Any]:
         "model": job.hash,
         "target": job.target.model_dump(),
         "backend": job.backend.name,
+        "provider": job.request.provider,
         "batch": job.batch,
         "kind": job.kind,
         "lowering": job.request.lowering,
+        "precision": job.request.precision,
+        "fell_back": job.request.fell_back,
         "limits": asdict(job.request.limits),
         "budgets": job.request.budgets,
         "settings": job.request.settings.to_json(),

@@ -15,6 +15,7 @@
     │   └── IntegrityError            a bundle whose bytes are not those that were written
     ├── UnavailableError          3   a device or a toolkit is missing
     ├── BuildError                4   a graph or an engine could not be built
+    │   └── PrecisionError            half precision overflows, or is off by more than its bound
     ├── WorkerError               4   the measuring process died or answered garbage
     └── Inconclusive              5   the measurement cannot decide
 
@@ -90,6 +91,10 @@ class UnavailableError(EssmError):
 
 class BuildError(EssmError):
     """A graph or an engine that could not be built."""
+
+
+class PrecisionError(BuildError):
+    """A precision that the model does not bear: the message names the node or the tensor."""
 
 
 class WorkerError(EssmError):

@@ -1,19 +1,30 @@
 from __future__ import annotations
 
+import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from essm_deploy.runtime.cuda import NoDeviceError, cuda_devices
 from tests.checkpoints import BYTES, make_checkpoint
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = {}
     if "ESSM_DATA" not in os.environ:
-        skip = pytest.mark.skip(reason="ESSM_DATA does not name the data folder")
-        for item in items:
-            if item.get_closest_marker("needs_data"):
-                item.add_marker(skip)
+        missing["needs_data"] = "ESSM_DATA does not name the data folder"
+    try:
+        cuda_devices()
+    except NoDeviceError as reason:
+        missing["gpu"] = f"needs an NVIDIA GPU: {reason}"
+    if importlib.util.find_spec("tensorrt_rtx") is None:
+        missing["tensorrt_rtx"] = "tensorrt_rtx is not installed: pip install 'essm-deploy[tensorrt-rtx]'"
+    for item in items:
+        for marker, reason in missing.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +55,9 @@ def language_model(tmp_path: Path) -> Path:
 def shipped() -> Path:
     """The keyword spotter that ships with the package."""
     return Path(__file__).parent.parent / "examples" / "checkpoints" / "keywords"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """A run that was started in the background ignores Ctrl-C, and so would every process that a test interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,3 +28,22 @@ class Backend(Protocol):
     def build(self, root: Path, engine: Engine) -> Engine:
         """Build the engine in `root` from the graph in its files; returns it with what came to be. BuildError."""
         ...
+
+
+@dataclass(frozen=True)
+class GraphsOnly:
+    """Leaves every graph as it is: for those who want to look at what a backend of that name would be given."""
+
+    name: str
+
+    def missing(self) -> str | None:
+        """Never anything."""
+        return None
+
+    def requirements(self) -> dict[str, Any]:
+        """None: nobody runs it."""
+        return {}
+
+    def build(self, root: Path, engine: Engine) -> Engine:
+        """The engine as it came."""
+        return engine

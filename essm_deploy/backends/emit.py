@@ -13,7 +13,8 @@ from essm_deploy.checkpoint import Checkpoint
 from essm_deploy.families import family_of
 from essm_deploy.families.base import Family, Lowered, ModelConfig, Plan
 from essm_deploy.graph.builder import Dim, save_model
-from essm_deploy.graph.precision import check_island
+from essm_deploy.graph.dtypes import Precision
+from essm_deploy.graph.precision import check_island, check_policy
 from essm_deploy.graph.weights import Region, write_weights
 from essm_deploy.runtime.manifest import Engine
 from essm_deploy.runtime.stream_info import StreamInfo
@@ -27,6 +28,12 @@ ANCHOR = "anchor"
 Planner = Callable[[ConvProblem], Lowering]
 
 
+def engine_id(budget: int, kind: str, chunk: int | None = None, precision: str = "fp32") -> str:
+    """`k8-sequence`, `k8-stream-1`, and with the precision where it is not fp32: `k8-sequence-fp16`."""
+    parts = [f"k{budget}", kind, *([str(chunk)] if chunk is not None else []), *([precision] if precision != "fp32" else [])]
+    return "-".join(parts)
+
+
 def cheapest(problem: ConvProblem) -> Lowering:
     """The planner that measures nothing."""
     return lawful_lowerings(problem)[0]
@@ -37,7 +44,7 @@ class Emitter:
     """Emits engines of one checkpoint into `root`, whose weights are there already.
 
     `largest` is the checkpoint at the largest budget: its filters make the state that the stream engines of all budgets share.
-    `lowerings` fills with how each engine's convolution is spelled.
+    `lowerings` fills with how each engine's convolution is spelled. `precision` is what the weights are stored in.
     """
 
     root: Path
@@ -46,6 +53,7 @@ class Emitter:
     backend: Backend
     regions: dict[str, Region]
     planner: Planner = cheapest
+    precision: Precision = "fp32"
     lowerings: dict[str, str] = field(default_factory=dict)
 
     def at(self, budget: int) -> Emitter:
@@ -56,12 +64,13 @@ class Emitter:
         """The engine that takes the whole input at once. BuildError names the graph; nothing is measured here."""
         piece, plan = self._piece(budget), Plan(self._config.seq_len, self.batch)
         lowering = self.planner(self._family.problem(piece, plan))
-        return self._build(f"k{budget}-sequence", budget, "sequence", piece, Plan(plan.length, self.batch, lowering))
+        name = engine_id(budget, "sequence", precision=self.precision)
+        return self._build(name, budget, "sequence", piece, replace(plan, lowering=lowering, precision=self.precision))
 
     def stream(self, budget: int, chunk: int) -> Engine:
         """The engine that takes `chunk` tokens a call and carries a state."""
-        name = f"k{budget}-stream-{chunk}"
-        plan = Plan(chunk, self.batch, self.state)
+        name = engine_id(budget, "stream", chunk, self.precision)
+        plan = Plan(chunk, self.batch, self.state, self.precision)
         info = self._stream_info(self._family.problem(self.largest, plan))
         return self._build(name, budget, "stream", self._piece(budget), plan, chunk, info)
 
@@ -77,7 +86,7 @@ class Emitter:
             return None
         constants = self.root / f"{ANCHOR}.bin"
         lowered = self._family.anchor(self.largest, self.state, self.batch, constants)
-        return self._finish(ANCHOR, self._config.k_max, "anchor", lowered, constants, (), None, None)
+        return self._finish(ANCHOR, self._config.k_max, "anchor", lowered, constants, (), None, None, "fp32")
 
     @cached_property
     def state(self) -> StreamLowering:
@@ -109,7 +118,7 @@ class Emitter:
         constants = self.root / f"{name}.bin"
         lowered = self._family.lower(piece, plan, self.regions, constants)
         self.lowerings[name] = plan.lowering.label if plan.lowering else ""
-        return self._finish(name, budget, kind, lowered, constants, (WEIGHTS,), chunk, info)
+        return self._finish(name, budget, kind, lowered, constants, (WEIGHTS,), chunk, info, self.precision)
 
     def _finish(
         self,
@@ -121,16 +130,19 @@ class Emitter:
         shared: tuple[str, ...],
         chunk: int | None,
         info: StreamInfo | None,
+        precision: Precision,
     ) -> Engine:
-        """Check the graph, prove the island, let the backend build."""
-        check_island(save_model(lowered.model, self.root / f"{name}.onnx"))
+        """Check the graph, prove the island and the rest of the precision policy, let the backend build."""
+        typed = save_model(lowered.model, self.root / f"{name}.onnx")
+        check_island(typed)
+        check_policy(typed, precision)
         engine = Engine(
             id=name,
             budget=f"k{budget}",
             kind=kind,
             chunk=chunk,
             backend=self.backend.name,
-            precision="fp32",
+            precision=precision,
             files=(f"{name}.onnx", *shared, *_kept(constants)),
             inputs=lowered.signature.inputs,
             outputs=lowered.signature.outputs,
@@ -155,12 +167,23 @@ class Emitter:
 
 
 def prepare(
-    root: Path, checkpoint: Checkpoint, budgets: Sequence[int], batch: Dim, backend: Backend, planner: Planner = cheapest
+    root: Path,
+    checkpoint: Checkpoint,
+    budgets: Sequence[int],
+    batch: Dim,
+    backend: Backend,
+    planner: Planner = cheapest,
+    precision: Precision = "fp32",
 ) -> Emitter:
-    """Write the weights that the largest of `budgets` needs, and return the emitter for any of them."""
-    largest = family_of(checkpoint).slice(checkpoint, max(budgets))
+    """Write the weights that the largest of `budgets` needs, and return the emitter for any of them.
+
+    PrecisionError names a weight that the precision cannot hold.
+    """
+    family = family_of(checkpoint)
+    largest = family.slice(checkpoint, max(budgets))
     tensors = {name: t for name, t in largest.tensors.items() if not name.startswith("bank.")}
-    return Emitter(root, largest, batch, backend, write_weights(root, WEIGHTS, tensors), planner)
+    regions = write_weights(root, WEIGHTS, tensors, precision, family.main_tensors(largest))
+    return Emitter(root, largest, batch, backend, regions, planner, precision)
 
 
 def _kept(constants: Path) -> list[str]:

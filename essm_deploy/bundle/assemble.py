@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from essm_deploy.backends.emit import Emitter
+from essm_deploy.backends.emit import Emitter, engine_id
 from essm_deploy.bundle.vectors import Arrays
 from essm_deploy.bundle.writer import BundleContent
 from essm_deploy.checkpoint import Checkpoint
@@ -41,6 +41,7 @@ def assemble(
     kind: str,
     inputs: Arrays,
     outputs: Arrays,
+    precision: str = "fp32",
 ) -> BundleContent:
     """Everything but the engines, for the one budget that was chosen by calls of `kind`."""
     name = f"k{candidate.budget}"
@@ -51,7 +52,7 @@ def assemble(
         overflow=str(checkpoint.config["overflow"]),
         limits=asdict(limits),
         budgets=(budget,),
-        default=f"{name}-sequence" if kind == "sequence" else f"{name}-stream-1",
+        default=engine_id(int(candidate.budget), kind, None if kind == "sequence" else 1, precision),
         build_config=build_config,
         card=checkpoint.card,
         inputs=inputs,

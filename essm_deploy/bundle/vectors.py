@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from essm_deploy.errors import IntegrityError
 from essm_deploy.runtime.engines import EnginePool
 from essm_deploy.runtime.manifest import Engine
-from essm_deploy.runtime.session import open_session
+from essm_deploy.runtime.session import SessionFactory, open_session
 from essm_deploy.runtime.stream import Stream
 from essm_deploy.runtime.tensors import LENGTHS
 
@@ -27,6 +27,9 @@ up more rounding, while a wrong graph is off by far more."""
 
 STREAM_BOUND = 2e-4
 """The same for a stream engine, whose state rounds at every token."""
+
+HALF_BOUNDS = {"fp16": 2e-3, "bf16": 2e-2}
+"""The same for an engine whose GEMMs round to 11 or 8 bits, while all that is carried from layer to layer is float32."""
 
 _MAX_BYTES = 2**30
 
@@ -61,13 +64,25 @@ def read_vectors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, dict[st
     return inputs, outputs
 
 
-def engine_error(root: Path, engines: Iterable[Engine], engine: Engine, inputs: Arrays, expected: Arrays) -> float:
+def bound_of(engine: Engine) -> float:
+    """What an engine's error may be: by its precision, and by its kind where that is fp32."""
+    return HALF_BOUNDS.get(engine.precision, STREAM_BOUND if engine.kind == "stream" else FP32_BOUND)
+
+
+def engine_error(
+    root: Path,
+    engines: Iterable[Engine],
+    engine: Engine,
+    inputs: Arrays,
+    expected: Arrays,
+    opener: SessionFactory = open_session,
+) -> float:
     """The largest ||y - ref|| / ||ref|| (2-norm) of an engine over the vectors and outputs.
 
     A sequence engine gets each vector as one call, a stream engine in pieces of its chunk, with the other `engines` at hand for
-    what remains. Vectors are played one by one, so the engine's batch must be 1 or free.
+    what remains. Vectors are played one by one, so the engine's batch must be 1 or free. `opener` opens the engines.
     """
-    run = _streamed(root, list(engines), engine) if engine.kind == "stream" else _whole(root, engine)
+    run = _streamed(root, list(engines), engine, opener) if engine.kind == "stream" else opener(root, engine, None).run
     count = len(next(iter(inputs.values())))
     worst = 0.0
     for i in range(count):
@@ -76,13 +91,8 @@ def engine_error(root: Path, engines: Iterable[Engine], engine: Engine, inputs: 
     return worst
 
 
-def _whole(root: Path, engine: Engine) -> Run:
-    session = open_session(root, engine)
-    return session.run
-
-
-def _streamed(root: Path, engines: list[Engine], engine: Engine) -> Run:
-    pool = EnginePool(root, [engine, *(other for other in engines if other.id != engine.id)])
+def _streamed(root: Path, engines: list[Engine], engine: Engine, opener: SessionFactory) -> Run:
+    pool = EnginePool(root, [engine, *(other for other in engines if other.id != engine.id)], opener=opener)
 
     def run(inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         data = next(array for name, array in inputs.items() if name != LENGTHS)

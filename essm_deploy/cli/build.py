@@ -27,6 +27,8 @@ def build(checkpoint: Path | None, output: Path | None, dry_run: bool, output_fo
     Without CHECKPOINT, the keyword spotter that ships with the package. Exit code 0: done; 1: nothing fits; 5: a larger
     budget lies too close to a limit to call, or the machine was too busy to tell (the bundle holds the largest that surely
     fits, or the smallest if none does).
+
+    Where the target is a GPU that is not here, its engines are built and the choice rests on an estimate; nothing is measured.
     """
     require_compiler()
     from essm_deploy import compile

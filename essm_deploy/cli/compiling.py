@@ -43,8 +43,33 @@ _OPTIONS = [
         default=None,
         help="The call that the limits bound; default: a step of the stream for text generation, else the sequence.",
     ),
+    click.option(
+        "--backend",
+        type=click.Choice(["onnxruntime", "tensorrt", "tensorrt-rtx"]),
+        default=None,
+        help="Default: the first of the target's that is here.",
+    ),
+    click.option(
+        "--provider",
+        type=click.Choice(["cpu", "cuda"]),
+        default=None,
+        help="Of ONNX Runtime: nothing may run on another one, and TF32 is off.",
+    ),
     click.option("--dynamic-batch", is_flag=True, help="Engines that take any batch; measured at batch 1."),
     click.option("--lowering", default=None, help="How to spell the convolution; default: chosen by length."),
+    click.option(
+        "--precision",
+        type=click.Choice(["fp32", "fp16", "bf16"]),
+        default="fp32",
+        show_default=True,
+        help="Of the matrix products outside the spectral filters, which are always fp32.",
+    ),
+    click.option(
+        "--precision-fallback",
+        type=click.Choice(["fp32", "bf16"]),
+        default=None,
+        help="What to build where the model does not bear --precision; default: fail and say which node.",
+    ),
     THREADS,
     click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
 ]
@@ -62,6 +87,10 @@ def make_request(
     kind: Any,
     dynamic_batch: bool,
     lowering: str | None,
+    backend: str | None,
+    provider: str | None,
+    precision: Any,
+    precision_fallback: Any,
     threads: int | None,
     min_quality: float | None = None,
     min_retention: float | None = None,
@@ -80,6 +109,10 @@ def make_request(
         kind=kind,
         dynamic_batch=dynamic_batch,
         lowering=lowering,
+        backend=backend,
+        provider=provider,
+        precision=precision,
+        precision_fallback=precision_fallback,
         settings=Settings(statistic=statistic, threads=threads),
     )
 
@@ -93,6 +126,9 @@ def print_choice(document: dict[str, Any]) -> None:
     """The answer in a few lines, each figure with its basis."""
     if document["budget"] is None:
         click.echo(f"{_HEADLINES[document['status']]} on {document['target']}: {document['message']}")
+        return
+    if document["status"] == "estimated":
+        print_estimated(document)
         return
     headline = _HEADLINES[document["status"] if document["certain"] else "uncertain"]
     click.echo(f"K={document['budget']} on {document['target']}: {headline}")
@@ -129,6 +165,25 @@ def _latency(latency: dict[str, Any], limit: float | None) -> str:
 def _memory(memory: dict[str, Any], limit: int | None) -> str:
     share = f"peak {format_bytes(memory['peak_bytes'])}, {format_bytes(memory['baseline_bytes'])} of it the interpreter"
     return f"{share} ({memory['basis']}, limit {_limit(limit, format_bytes)})"
+
+
+def print_estimated(document: dict[str, Any]) -> None:
+    """The answer where the device is not here: every figure is an estimate, and the engine has not run."""
+    latency, memory, limits = document["latency_ms"], document["memory"], document["limits"]
+    verification, bytes_limit = document["verification"], _limit(limits["max_memory_bytes"], format_bytes)
+    click.echo(f"K={document['budget']} on {document['target']}: the largest budget that meets every limit by estimate")
+    click.echo(document["note"])
+    print_pairs(
+        [
+            ("latency", f"{format_ms(latency['estimate'])} (estimated, limit {_limit(limits['max_latency_ms'], format_ms)})"),
+            ("memory", f"{format_bytes(memory['device_bytes'])} of the GPU's, CUDA apart (estimated, limit {bytes_limit})"),
+            ("factors", document["efficiency"]["source"]),
+            ("quality", _quality(document["quality"])),
+            ("parity", f"{verification['max_rel_error']:.1e} from the float64 reference, its graph on this machine"),
+            ("engine", f"{verification['on_device']} on the device"),
+            ("bundle", document["bundle"]),
+        ]
+    )
 
 
 def _limit(value: Any, shown: Callable[[Any], str]) -> str:

@@ -15,14 +15,17 @@ from essm_deploy import __version__
 from essm_deploy.cli.options import FORMAT
 from essm_deploy.cli.output import print_json, print_pairs
 from essm_deploy.runtime import host
+from essm_deploy.runtime.cuda import describe_devices
 from essm_deploy.units import format_bytes
 
 EXTRAS = {
     "compiler": ("scipy", "onnx", "safetensors", "pydantic", "platformdirs"),
     "train": ("torch", "flint"),
     "audio": ("soundfile",),
+    "tensorrt-rtx": ("tensorrt_rtx", "cuda"),
+    "tensorrt": ("tensorrt", "cuda"),
 }
-_DISTRIBUTIONS = {"flint": "python-flint"}
+_DISTRIBUTIONS = {"flint": "python-flint", "cuda": "cuda-python"}
 
 
 @click.command()
@@ -47,6 +50,7 @@ def examine() -> dict[str, Any]:
             "onnxruntime": onnxruntime.__version__,
         },
         "providers": onnxruntime.get_available_providers(),
+        "gpus": describe_devices(),
         "machine": host.describe(),
         "memory": host.memory(),
         "extras": {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
@@ -65,6 +69,7 @@ def _print(report: dict[str, Any]) -> None:
         [
             *report["versions"].items(),
             ("providers", ", ".join(report["providers"])),
+            ("gpus", report["gpus"]),
             *[(name, "not shown by the system" if v is None else str(v)) for name, v in machine.items()],
             ("memory", f"{format_bytes(memory['total_bytes'])}, {format_bytes(memory['available_bytes'])} available"),
         ],

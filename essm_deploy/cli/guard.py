@@ -14,7 +14,7 @@ import click
 from essm_deploy.errors import EssmError, UnavailableError
 
 INTERRUPTED = 130
-_COMPILER = ("scipy", "onnx", "safetensors", "pydantic", "platformdirs")
+_COMPILER = ("scipy", "onnx", "ml_dtypes", "safetensors", "pydantic", "platformdirs")
 
 
 class LazyGroup(click.Group):

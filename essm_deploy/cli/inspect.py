@@ -16,13 +16,38 @@ from essm_deploy.units import format_bytes, format_ms
 
 @click.command()
 @click.argument("path", type=EXISTING)
+@click.option("--support", is_flag=True, help="Which backends take each node of the graphs, and why not.")
 @FORMAT
-def inspect(path: Path, output_format: str) -> None:
-    """Show what is in PATH, a checkpoint or a bundle. Hashes are not checked: that is `verify`."""
-    if (path / MANIFEST_NAME).is_file():
+def inspect(path: Path, support: bool, output_format: str) -> None:
+    """Show what is in PATH, a checkpoint or a bundle. Hashes are not checked: that is `verify`.
+
+    With --support, PATH may also be an ONNX file; the graphs of a checkpoint are those of its smallest budget. Exit code 0 also
+    where a backend lacks a node: that is an answer.
+    """
+    if support:
+        _inspect_support(path, output_format)
+    elif (path / MANIFEST_NAME).is_file():
         _inspect_bundle(path, output_format)
     else:
         _inspect_checkpoint(path, output_format)
+
+
+def _inspect_support(path: Path, output_format: str) -> None:
+    require_compiler()
+    from essm_deploy.bundle.describe import describe_support
+
+    document = describe_support(path)
+    if output_format == "json":
+        print_json(document)
+        return
+    for graph in document["graphs"]:
+        backends = graph["backends"]
+        click.echo(f"{graph['graph']}: " + ", ".join(f"{b} {v['supported']} of {v['nodes']}" for b, v in backends.items()))
+        print_table(("node", "operator", *backends), [_support_row(node, backends) for node in graph["nodes"]])
+
+
+def _support_row(node: dict[str, Any], backends: dict[str, Any]) -> list[str]:
+    return [node["node"], node["operator"], *(node["reasons"].get(backend) or "yes" for backend in backends)]
 
 
 def _inspect_bundle(path: Path, output_format: str) -> None:

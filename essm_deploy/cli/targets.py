@@ -36,9 +36,9 @@ def _rows() -> list[dict[str, Any]]:
 
 def _row(target: Target) -> dict[str, Any]:
     from essm_deploy.backends import find_backend
-    from essm_deploy.targets.reach import launcher_for
+    from essm_deploy.targets.reach import device_here, launcher_for
 
-    state = "ready"
+    state = "ready" if device_here(target) else "ready to build; the device is not here, so figures are estimated"
     try:
         find_backend(target)
         launcher_for(target)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from essm_deploy.checkpoint import Checkpoint, TensorSpec
 from essm_deploy.graph.builder import Dim
+from essm_deploy.graph.dtypes import Precision
 from essm_deploy.graph.weights import Region
 from essm_deploy.runtime.manifest import TensorInfo
 from essm_deploy.spectral.lowerings.base import ConvProblem, Lowering
@@ -25,12 +26,13 @@ class Plan:
     """One engine to be made: tokens per call, batch (a number or a free name), and how the convolution is spelled.
 
     The lowering decides the kind: a `Lowering` makes a sequence engine, a `StreamLowering` a stream engine; None is the
-    cheapest lawful lowering by estimate.
+    cheapest lawful lowering by estimate. `precision` is that of the GEMMs outside the spectral island, which is float32.
     """
 
     length: int
     batch: Dim = 1
     lowering: Lowering | StreamLowering | None = None
+    precision: Precision = "fp32"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,10 @@ class Family(Protocol):
 
     def tensor_table(self, checkpoint: Checkpoint) -> Iterable[TensorSpec]:
         """Every tensor that the config implies."""
+        ...
+
+    def main_tensors(self, checkpoint: Checkpoint) -> frozenset[str]:
+        """The tensors that are used, and so stored, in the main precision of an engine."""
         ...
 
     def parameter_count(self, checkpoint: Checkpoint, budget: int) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from essm_deploy.errors import BuildError
+from essm_deploy.graph.dtypes import MAIN_TYPES, Precision
 from essm_deploy.graph.weights import DataFile, Region
 
 OPSET = 20
@@ -28,11 +29,13 @@ Dim = int | str
 class GraphBuilder:
     """Collects nodes and returns value names. Values are strings: ONNX's own currency.
 
-    `weights` are regions of the file that all budgets share; `constants` receives what this graph alone needs.
+    `weights` are regions of the file that all budgets share; `constants` receives what this graph alone needs. `precision` is
+    that of the GEMMs outside the spectral island.
     """
 
-    def __init__(self, name: str, weights: Mapping[str, Region], constants: DataFile) -> None:
+    def __init__(self, name: str, weights: Mapping[str, Region], constants: DataFile, precision: Precision = "fp32") -> None:
         self._name = name
+        self._main = MAIN_TYPES[precision]
         self._weights = weights
         self._constants = constants
         self._scopes: list[str] = []
@@ -78,13 +81,21 @@ class GraphBuilder:
             return self._known[content]
         name = self._known[content] = self._unique(hint)
         if array.nbytes <= _INLINE_BYTES:
-            return self._initializer(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+            return self._initializer(onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
         return self._initializer(self._constants.add(array).tensor(name, array.shape))
 
     def ints(self, *values: int) -> str:
         """An int64 vector, as shapes and slice bounds want it. Equal vectors are one initializer."""
         name = "ints/" + "_".join(str(v) for v in values)
         return self._initializer(onnx.numpy_helper.from_array(np.array(values, np.int64), name))
+
+    def to_main(self, value: str) -> str:
+        """A float32 value in the main precision: itself, or a Cast."""
+        return value if self._main == TensorProto.FLOAT else self.op("Cast", value, to=self._main)
+
+    def to_float(self, value: str) -> str:
+        """A value of the main precision in float32: itself, or a Cast."""
+        return value if self._main == TensorProto.FLOAT else self.op("Cast", value, to=TensorProto.FLOAT)
 
     def op(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """Append a node and return its (first) output."""

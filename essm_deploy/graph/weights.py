@@ -1,12 +1,13 @@
 """Weights as external data: one file that the graphs of all budgets share.
 
 Every tensor starts on a page, and every elastic tensor has the channel index k leading, so that the graph of a smaller budget
-points at the same offset with a shorter length: a budget is a prefix of bytes. ONNX Runtime maps the file.
+points at the same offset with a shorter length: a budget is a prefix of bytes. ONNX Runtime maps the file. A tensor is stored
+once, in the type in which it is used, so that nothing but activations is ever cast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from essm_deploy.errors import BuildError
+from essm_deploy.errors import BuildError, PrecisionError
+from essm_deploy.graph.dtypes import MAIN_TYPES, Precision, largest, numpy_dtype, onnx_type, rounded
 
 PAGE = 4096
 """Alignment of every tensor in bytes: the unit in which the operating system maps a file."""
@@ -56,8 +58,7 @@ class DataFile:
         self._file.seek(offset)
         contiguous = np.ascontiguousarray(array)
         self._file.write(contiguous.reshape(-1).view(np.uint8).data)
-        data_type = onnx.helper.np_dtype_to_tensor_dtype(contiguous.dtype)
-        return Region(self.location, offset, contiguous.nbytes, data_type)
+        return Region(self.location, offset, contiguous.nbytes, onnx_type(contiguous.dtype))
 
 
 @contextmanager
@@ -67,11 +68,35 @@ def data_file(directory: Path, name: str) -> Iterator[DataFile]:
         yield DataFile(name, file)
 
 
-def write_weights(directory: Path, name: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Region]:
-    """Write tensors to one file in the given order; returns where each lies."""
+def write_weights(
+    directory: Path,
+    name: str,
+    tensors: Mapping[str, NDArray[Any]],
+    precision: Precision = "fp32",
+    main: Container[str] = (),
+) -> dict[str, Region]:
+    """Write tensors to one file; returns where each lies. Those of `main` are stored in that precision, after the others.
+
+    PrecisionError names a tensor that the precision cannot hold.
+    """
+    data_type = MAIN_TYPES[precision]
+    narrow = [key for key in tensors if key in main and data_type != onnx_type(tensors[key].dtype)]
+    kept = [key for key in tensors if key not in narrow]
     with data_file(directory, name) as file:
-        return {key: file.add(array) for key, array in tensors.items()}
+        regions = {key: file.add(tensors[key]) for key in kept}
+        return regions | {key: file.add(_narrowed(key, tensors[key], data_type)) for key in narrow}
+
+
+def _narrowed(name: str, array: NDArray[Any], data_type: int) -> NDArray[Any]:
+    result = rounded(array, data_type)
+    if not np.isfinite(result).all():
+        kind, limit = onnx.TensorProto.DataType.Name(data_type), largest(data_type)
+        raise PrecisionError(
+            f"the weight {name} reaches {float(np.abs(array).max()):.3g}, and {kind} ends at {limit:.3g}; "
+            "choose another --precision, or allow one with --precision-fallback"
+        )
+    return result
 
 
 def _itemsize(data_type: int) -> int:
-    return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize)
+    return int(numpy_dtype(data_type).itemsize)

@@ -105,7 +105,8 @@ def layer_engine(root: Path, problem: ConvProblem, lowering: Lowering, backend: 
         b = GraphBuilder("layer", {}, file)
         u = b.input("u", TensorProto.FLOAT, [1, length, d])
         gates = b.op("Reshape", b.input("gates", TensorProto.FLOAT, [1, length, k]), b.ints(-1, k))
-        gated = lowering.emit(b, problem, u, gates)
+        with b.scope("spectral"):
+            gated = lowering.emit(b, problem, u, gates)
         weights = rng.standard_normal((k * d, d)) / np.sqrt(k * d)
         rows = b.op("MatMul", gated, b.constant(weights.astype(np.float32), "projection"))
         b.output("y", b.op("Reshape", rows, b.ints(1, length, d)), TensorProto.FLOAT, [1, length, d])

@@ -10,7 +10,7 @@ _TASKS = Path("/proc/self/task")
 
 
 def waited_ns() -> int | None:
-    """Nanoseconds that all threads spent on the run queue so far: schedstat's second field. None where there is no such count."""
+    """Nanoseconds that all threads spent on the run queue so far (schedstat, second field); None where nothing counts them."""
     total = 0
     try:
         for task in _TASKS.iterdir():

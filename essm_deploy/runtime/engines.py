@@ -7,11 +7,14 @@ from pathlib import Path
 
 from essm_deploy.errors import UsageError
 from essm_deploy.runtime.manifest import Budget, Engine, Manifest
-from essm_deploy.runtime.session import Session, open_session
+from essm_deploy.runtime.session import Session, SessionFactory, open_session
 
 
 class EnginePool:
-    """Engines below `root` by id. `model` is the checkpoint's hash, `labels` what a classifier's outputs are called."""
+    """Engines below `root` by id. `model` is the checkpoint's hash, `labels` what a classifier's outputs are called.
+
+    `opener` opens them, if not by the backend that they name.
+    """
 
     def __init__(
         self,
@@ -22,8 +25,10 @@ class EnginePool:
         model: str = "",
         labels: tuple[str, ...] = (),
         threads: int | None = None,
+        opener: SessionFactory | None = None,
     ) -> None:
         self.root = root
+        self._opener = opener
         self.engines = {engine.id: engine for engine in engines}
         self.budgets = tuple(budgets)
         self.model = model
@@ -40,7 +45,7 @@ class EnginePool:
     def session(self, id: str) -> Session:
         """The engine called `id`, opened; raises what `open_session` raises."""
         if id not in self._sessions:
-            self._sessions[id] = open_session(self.root, self.engines[id], self.threads)
+            self._sessions[id] = (self._opener or open_session)(self.root, self.engines[id], self.threads)
         return self._sessions[id]
 
     def budget_id(self, budget: int | str) -> str:

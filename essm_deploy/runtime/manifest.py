@@ -7,7 +7,8 @@
     ├── overflow        window | restart | refuse: what happens past the trained length
     ├── limits          what the build was asked for
     ├── budgets         [{id, axes: {"k": 8}, order, quality}]
-    ├── engines         [{id, budget, kind, chunk, backend, precision, files, requires, profile, inputs, outputs, stream}]
+    ├── engines         [{id, budget, kind, chunk, backend, precision, files, requires, profile, inputs, outputs, stream,
+    │                     graph, proof}]
     ├── default         the engine that an app gets if it does not ask
     └── files           {path: sha256}
 
@@ -36,6 +37,7 @@ KINDS = ("sequence", "stream", "anchor")
 BASES = ("measured", "estimated")
 DTYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
 
+_LATER = ("stream", "graph", "proof")  # keys that an engine's entry has only where it needs them
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -85,7 +87,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Engine:
-    """One compiled graph. `files[0]` is what the backend opens; the others are what that file refers to."""
+    """One compiled graph. `files[0]` is what the backend opens; the others are what that file refers to.
+
+    An engine that is no longer ONNX says what it was made of: `graph` is that graph and the files that it refers to, `proof` is
+    what was proved when it was built. Both are empty where the graph itself is the engine.
+    """
 
     id: str
     budget: str
@@ -99,6 +105,8 @@ class Engine:
     chunk: int | None = None
     profile: JsonObject | None = None
     stream: StreamInfo | None = None
+    graph: tuple[str, ...] = ()
+    proof: JsonObject | None = None
 
     @classmethod
     def from_json(cls, value: object, where: str = "the engine", *, strict: bool = True) -> Engine:
@@ -116,15 +124,17 @@ class Engine:
             chunk=fields.integer("chunk", 1, optional=True),
             profile=fields.mapping("profile", optional=True),
             stream=_stream(fields),
+            graph=tuple(check_relative(path, where) for path in fields.sequence("graph", optional=True)),
+            proof=fields.mapping("proof", optional=True),
         )
         fields.finish()
         _check_engine(engine, where)
         return engine
 
     def to_json(self) -> JsonObject:
-        """The entry as written; without `stream` where there is none, as before there were streams."""
+        """The entry as written; without `stream`, `graph` and `proof` where there is none, as before they came to be."""
         entry = cast(JsonObject, _plain(asdict(self)))
-        return {key: value for key, value in entry.items() if key != "stream" or value is not None}
+        return {key: value for key, value in entry.items() if key not in _LATER or value}
 
 
 @dataclass(frozen=True)
@@ -278,7 +288,7 @@ def _check_references(manifest: Manifest, where: str) -> None:
     for engine in manifest.engines:
         if engine.budget not in budgets:
             raise BundleError(f"{where}: engine {engine.id!r} has the budget {engine.budget!r}, which is not listed")
-        for path in engine.files:
+        for path in (*engine.files, *engine.graph):
             if path not in manifest.files:
                 raise BundleError(f"{where}: engine {engine.id!r} names {path!r}, which has no sha256 under files")
         _check_stream(manifest, engine, where)

@@ -33,6 +33,9 @@ _ORT_DTYPES = {
 }
 
 
+_PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}  # fp32 means fp32; it is on by default
+
+
 class Session(Protocol):
     """An opened engine. `provider` is what really runs it, `threads` what it was given."""
 
@@ -55,20 +58,24 @@ class SessionFactory(Protocol):
 class OrtSession:
     """An engine opened in ONNX Runtime.
 
-    `root` is the bundle; `threads` (intra-op) defaults to the physical cores that this process may use.
+    `root` is the bundle; `threads` (intra-op) defaults to the physical cores that this process may use. Without `optimized`,
+    nodes are run as the graph has them, without fusions.
     Raises UnavailableError (a requirement is not met), IntegrityError (a file is missing), BundleError (graph and
     manifest disagree, or the graph reads a file outside the engine's own list) and BuildError (ONNX Runtime refuses the
     graph).
     """
 
-    def __init__(self, root: Path, engine: Engine, threads: int | None = None) -> None:
+    def __init__(self, root: Path, engine: Engine, threads: int | None = None, *, optimized: bool = True) -> None:
         check_requirements(engine)
         self.engine = engine
         self.threads = physical_cores() if threads is None else threads
         wanted = provider_of(engine.requires)
         graph = resolve_file(root, engine.files[0])
         _check_external_data(root, graph, engine)
-        self._session = _open(graph, _options(self.threads, wanted), wanted)
+        options = _options(self.threads, wanted)
+        if not optimized:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self._session = _open(graph, options, wanted)
         self.provider = _check_provider(self._session, engine, wanted)
         _check_signature(self._session, engine)
         self._outputs = [info.name for info in engine.outputs]
@@ -104,7 +111,17 @@ class OrtSession:
         return call
 
 
-BACKENDS: dict[str, SessionFactory] = {"onnxruntime": OrtSession}
+def _tensorrt_session(root: Path, engine: Engine, threads: int | None) -> Session:
+    from essm_deploy.runtime.tensorrt import TensorRtSession  # a device without a GPU never loads it
+
+    return TensorRtSession(root, engine, threads)
+
+
+BACKENDS: dict[str, SessionFactory] = {
+    "onnxruntime": OrtSession,
+    "tensorrt": _tensorrt_session,
+    "tensorrt-rtx": _tensorrt_session,
+}
 
 
 def open_session(root: Path, engine: Engine, threads: int | None = None) -> Session:
@@ -132,7 +149,7 @@ def _options(threads: int, provider: str) -> onnxruntime.SessionOptions:
 
 def _open(graph: Path, options: onnxruntime.SessionOptions, provider: str) -> onnxruntime.InferenceSession:
     try:
-        session = onnxruntime.InferenceSession(str(graph), options, providers=[provider])
+        session = onnxruntime.InferenceSession(str(graph), options, providers=[(provider, _PROVIDER_OPTIONS.get(provider, {}))])
         session.disable_fallback()  # the Python layer's own retry on other providers
         return session
     except Exception as error:

@@ -70,9 +70,11 @@ class Fields:
             raise self.wrong(name, value, "an object")
         return value
 
-    def sequence(self, name: str) -> list[Any]:
-        """A JSON array, left as it is."""
-        value = self.take(name)
+    def sequence(self, name: str, *, optional: bool = False) -> list[Any]:
+        """A JSON array, left as it is; empty if absent and `optional`."""
+        value = self.take(name, optional=optional)
+        if value is None and optional:
+            return []
         if not isinstance(value, list):
             raise self.wrong(name, value, "an array")
         return value

@@ -114,7 +114,7 @@ def _measure(channel: Channel, request: JsonObject, baseline: MemoryReading) -> 
         total += len(block)
         channel.send("samples", ms=block)
     waited_share = contention.share(runner.session.threads)
-    channel.send("memory", **_memory(baseline))
+    channel.send("memory", **_memory(baseline, getattr(runner.session, "device_bytes", None)))
     channel.send("done", samples=total, waited_share=waited_share)
 
 
@@ -148,13 +148,13 @@ def _positive(fields: Fields, name: str, value: object) -> float:
     return float(value)
 
 
-def _memory(baseline: MemoryReading) -> JsonObject:
-    reasons = {"device_bytes": "the engine runs on the host: it has no device memory"}
+def _memory(baseline: MemoryReading, device_bytes: int | None) -> JsonObject:
+    reasons = {} if device_bytes else {"device_bytes": "the engine runs on the host: it has no device memory"}
     if baseline.peak_bytes is None:
         reasons["baseline_bytes"] = baseline.reasons["peak_bytes"]
     reading = asdict(read_memory())
     reasons.update(reading.pop("reasons"))
-    return {**reading, "device_bytes": None, "baseline_bytes": baseline.peak_bytes, "reasons": reasons}
+    return {**reading, "device_bytes": device_bytes, "baseline_bytes": baseline.peak_bytes, "reasons": reasons}
 
 
 def _hello(baseline: MemoryReading) -> JsonObject:

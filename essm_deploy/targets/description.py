@@ -35,13 +35,19 @@ class Reach(StrictModel):
 
 
 class Device(StrictModel):
-    """Published figures of a device, for estimates; `source` says where they were published."""
+    """Published figures of a device, for estimates; `source` says where they were published.
+
+    `fp16_flops_per_s` is the dense rate of the tensor cores for fp16 and bf16 with fp32 accumulation; None where nobody
+    publishes it. `unified_memory` says that the processor and the system live in the same memory.
+    """
 
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d$")
     memory_bytes: PositiveInt
+    unified_memory: bool = False
     bandwidth_bytes_per_s: PositiveFloat
     fp32_flops_per_s: PositiveFloat
-    source: str
+    fp16_flops_per_s: PositiveFloat | None = None
+    source: str = Field(min_length=1)
 
 
 class Target(StrictModel):
@@ -50,10 +56,22 @@ class Target(StrictModel):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     description: str
     kind: Literal["cpu", "gpu"]
-    backends: list[Literal["onnxruntime", "tensorrt"]] = Field(min_length=1)
-    precision: list[Literal["fp32"]] = Field(min_length=1)
+    backends: list[Literal["onnxruntime", "tensorrt", "tensorrt-rtx"]] = Field(min_length=1)
+    precision: list[Literal["fp32", "fp16", "bf16"]] = Field(min_length=1)
     reach: Reach
     device: Device | None = None
+
+    @model_validator(mode="after")
+    def _capability(self) -> Target:
+        capability = self.device.compute_capability if self.device else None
+        if capability is None and any(name.startswith("tensorrt") for name in self.backends):
+            raise ValueError("TensorRT builds for a compute capability: state it under [device]")
+        return self
+
+    @property
+    def compute_capability(self) -> str | None:
+        """Such as "8.6"; None for what is no NVIDIA device."""
+        return self.device.compute_capability if self.device else None
 
 
 def known_targets() -> dict[str, Path]:

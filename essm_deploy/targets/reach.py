@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from essm_deploy.errors import UnavailableError
+from essm_deploy.runtime.cuda import find_device
 from essm_deploy.targets.description import Target
 from essm_deploy.targets.local import LocalLauncher
 
@@ -15,3 +16,10 @@ def launcher_for(target: Target) -> LocalLauncher:
         f"target {target.name!r} is reached over ssh ({target.reach.host}), which this version cannot do yet; "
         "install essm-deploy on the device and build there with --target cpu"
     )
+
+
+def device_here(target: Target) -> bool:
+    """Whether what is built for the target can be run, and so measured, on this machine."""
+    if target.kind == "cpu":
+        return True
+    return target.compute_capability is not None and find_device((target.compute_capability,)) is not None

@@ -111,8 +111,10 @@ def test_the_shipped_model_is_the_default(capsys: pytest.CaptureFixture[str]) ->
         (["--budgets", "9"], 2, "budget 9 is out of range"),
         (["--target", "cpuu"], 2, "did you mean 'cpu'?"),
         (["--target", "nowhere.toml"], 2, "cannot be read"),
-        (["--target", "rtx3090"], 3, "rtx3090"),
+        (["--target", "h100"], 3, "pip install 'essm-deploy[tensorrt]'"),
         (["--lowering", "magic"], 4, "'magic' is unknown"),
+        (["--precision", "fp16"], 2, "target 'cpu' computes in fp32, not in fp16"),
+        (["--precision", "fp8"], 2, "is not one of 'fp32', 'fp16', 'bf16'"),
         (["--no-such-option"], 2, "No such option"),
     ],
 )
@@ -164,7 +166,7 @@ def test_targets_says_what_is_ready_and_what_is_not(capsys: pytest.CaptureFixtur
     states = {t["name"]: t["state"] for t in json.loads(out)["targets"]}
     assert code == 0
     assert states["cpu"] == "ready"
-    assert states["rtx3090"].startswith("unavailable")
+    assert states["h100"].startswith("unavailable")
     assert "rtx3090" in run(capsys, "targets")[1]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from essm_deploy.errors import BuildError
-from essm_deploy.graph.precision import check_island
+from essm_deploy.graph.precision import check_island, check_policy
 
-HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
+HALF, BRAIN, FLOAT = TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT
 
 
 def typed(nodes: list[onnx.NodeProto], **values: int) -> onnx.ModelProto:
@@ -94,3 +95,66 @@ def test_integers_in_the_island_are_no_concern(tmp_path: Path) -> None:
         s=TensorProto.INT64,
     )
     assert check_island(model).tensors == 2
+
+
+def layer(**changes: int) -> onnx.ModelProto:
+    """norm -> Cast -> MatMul -> Cast -> residual Add, and an island beside it, as `--precision fp16` has them."""
+    kinds = {"x": FLOAT, "y": FLOAT, "n": FLOAT, "h": HALF, "m": HALF, "f": FLOAT, "s": FLOAT, "c": FLOAT, **changes}
+    nodes = [
+        node("LayerNormalization", "x s s", "n", "layers.0/LayerNormalization"),
+        node("Cast", "n", "h", "layers.0/Cast", to=HALF),
+        node("MatMul", "h w", "m", "layers.0/MatMul"),
+        node("Cast", "m", "f", "layers.0/Cast_1", to=FLOAT),
+        node("Mul", "n n", "c", "layers.0/spectral/Mul"),
+        node("Add", "x f", "y", "layers.0/Add"),
+    ]
+    weight = kinds.pop("w", HALF)
+    model = typed(nodes, **kinds)
+    model.graph.initializer.append(helper.make_tensor("w", weight, [4], [0.0] * 4))
+    return model
+
+
+def test_the_policy_holds_where_everything_is_as_promised() -> None:
+    report = check_policy(layer(), "fp16")
+    assert (report.products, report.norms, report.sums) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"w": FLOAT}, r"w \(node layers\.0/MatMul\) is FLOAT; MatMul must be FLOAT16"),
+        ({"m": FLOAT}, r"m \(node layers\.0/MatMul\) is FLOAT; MatMul must be FLOAT16"),
+        ({"h": BRAIN}, r"h \(node layers\.0/Cast\) is BFLOAT16; Cast must be FLOAT or FLOAT16"),
+        ({"n": HALF}, r"n \(node layers\.0/LayerNormalization\) is FLOAT16; LayerNormalization must be FLOAT"),
+        ({"s": HALF}, r"s \(node layers\.0/LayerNormalization\) is FLOAT16"),
+        ({"f": HALF}, r"f \(node layers\.0/Add\) is FLOAT16; Add must be FLOAT"),
+        ({"x": HALF}, r"x \(graph input or output\) is FLOAT16"),
+        ({"y": HALF}, r"y \(graph input or output\) is FLOAT16"),
+        ({"f": TensorProto.DOUBLE}, r"f .* is DOUBLE"),
+        ({"m": TensorProto.UNDEFINED}, r"the type of m .* is unknown"),
+    ],
+)
+def test_each_rule_of_the_policy_is_enforced(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        check_policy(layer(**changes), "fp16")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_graph_of_one_precision_is_none_of_another(precision: Any) -> None:
+    with pytest.raises(BuildError, match=r"is FLOAT16"):
+        check_policy(layer(), precision)
+
+
+def test_a_weight_that_is_cast_at_run_time_is_refused() -> None:
+    model = layer()
+    model.graph.node.insert(2, node("Cast", "w", "v", "layers.0/Cast_2", to=FLOAT))
+    with pytest.raises(BuildError, match=r"layers\.0/Cast_2 casts the weight w at run time"):
+        check_policy(model, "fp16")
+
+
+def test_what_enters_the_island_was_not_rounded_on_its_way() -> None:
+    """FLOAT again, but by a Cast that the island does not own: rounded to half and back, its type tells nothing."""
+    model = layer()
+    model.graph.node[4].input[0] = "f"
+    with pytest.raises(BuildError, match=r"f enters the island at layers\.0/spectral/Mul through a Cast outside of it"):
+        check_policy(model, "fp16")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
 
-from essm_deploy.errors import BuildError
+from essm_deploy.errors import BuildError, PrecisionError
 from essm_deploy.graph.builder import GraphBuilder, save_model
+from essm_deploy.graph.dtypes import Precision
 from essm_deploy.graph.weights import PAGE, Region, data_file, write_weights
 
 
@@ -38,6 +40,26 @@ def test_a_prefix_has_the_same_offset_and_a_shorter_length() -> None:
 def test_more_than_the_file_holds_is_refused() -> None:
     with pytest.raises(BuildError, match="needs 256 bytes"):
         Region("w.bin", 0, 128, TensorProto.FLOAT).tensor("m", (64,))
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", np.dtype("f2")), ("bf16", np.dtype(ml_dtypes.bfloat16))])
+def test_main_tensors_are_stored_once_and_converted(tmp_path: Path, precision: Precision, dtype: np.dtype) -> None:
+    tensors = {"main": np.linspace(-3, 3, 4096, dtype="f4").reshape(8, 512), "norm": np.ones(16, "f4")}
+    regions = write_weights(tmp_path, "w.bin", tensors, precision, {"main"})
+    content = (tmp_path / "w.bin").read_bytes()
+    main, norm = regions["main"], regions["norm"]
+    assert content[main.offset : main.offset + main.nbytes] == tensors["main"].astype(dtype).tobytes()
+    assert content[norm.offset : norm.offset + norm.nbytes] == tensors["norm"].tobytes()
+    assert len(content) == PAGE + 8 * 512 * 2
+    prefix = main.tensor("main", (3, 512))  # a smaller budget is still a prefix of the bytes
+    assert (external(prefix)["offset"], external(prefix)["length"]) == (str(main.offset), str(3 * 512 * 2))
+
+
+def test_a_weight_beyond_the_range_of_half_is_named(tmp_path: Path) -> None:
+    tensors = {"small": np.ones(4, "f4"), "large": np.full(4, 7e4, "f4")}
+    with pytest.raises(PrecisionError, match=r"the weight large reaches 7e\+04, and FLOAT16 ends at 6\.55e\+04"):
+        write_weights(tmp_path, "w.bin", tensors, "fp16", {"small", "large"})
+    write_weights(tmp_path, "w.bin", tensors, "bf16", {"small", "large"})
 
 
 def builder(tmp_path: Path) -> GraphBuilder:

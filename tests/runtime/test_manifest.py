@@ -40,9 +40,24 @@ def test_a_valid_bundle_is_read_and_verified(bundle: Path) -> None:
     assert manifest.engine("k8-sequence").inputs[1].maximum == 6
 
 
+def test_what_an_engine_was_made_of_and_what_was_proved_of_it_is_kept() -> None:
+    content = small_document()
+    engine = content["engines"][0]
+    assert not {"graph", "proof"} & Manifest.from_json(content).to_json()["engines"][0].keys()
+    engine.update(graph=["graphs/k2.onnx", "graphs/weights.bin"], proof={"tf32": False})
+    read = Manifest.from_json(content)
+    assert read.engines[0].graph == ("graphs/k2.onnx", "graphs/weights.bin")
+    assert read.engines[0].proof == {"tf32": False}
+    assert Manifest.from_json(json.loads(json.dumps(read.to_json()))) == read
+
+
 @pytest.mark.parametrize(
     ("mutate", "said"),
     [
+        (lambda d: d["engines"][0].update(graph=["graphs/other.onnx"]), r"graphs/other\.onnx"),
+        (lambda d: d["engines"][0].update(graph=["../k2.onnx"]), "inside the bundle"),
+        (lambda d: d["engines"][0].update(graph="graphs/k2.onnx"), "an array"),
+        (lambda d: d["engines"][0].update(proof=["tf32"]), "an object"),
         (lambda d: d.update(schema_version="2.0"), "newer"),
         (lambda d: d.update(schema_version="0.9"), "build the bundle again"),
         (lambda d: d.update(schema_version=1.0), "schema_version"),

@@ -170,7 +170,11 @@ def test_the_thread_count_is_explicit_and_recorded(bundle: Path) -> None:
         ({"onnxruntime": ">=1.0,<1.1"}, UnavailableError, "here is"),
         ({"onnxruntime": "latest"}, BundleError, "latest"),
         ({"provider": "NoSuchExecutionProvider"}, UnavailableError, "NoSuchExecutionProvider"),
-        ({"compute_capability": "8.7"}, UnavailableError, "cannot check"),
+        ({"npu": "one"}, UnavailableError, "cannot check"),
+        ({"compute_capability": "9.9"}, UnavailableError, "compute capability 9.9, here is"),
+        ({"compute_capability": ["9.8", "9.9"]}, UnavailableError, "compute capability 9.8 or 9.9, here is"),
+        ({"compute_capability": 8.6}, BundleError, "compute_capability"),
+        ({"compute_capability": []}, BundleError, "compute_capability"),
     ],
 )
 def test_an_unmet_requirement_names_both_sides(

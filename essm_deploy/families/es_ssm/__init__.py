@@ -17,7 +17,7 @@ from essm_deploy.families.es_ssm.config import EsSsmConfig
 from essm_deploy.families.es_ssm.sequence import SequenceModel, signature
 from essm_deploy.families.es_ssm.slicing import bank_sha256, slice_checkpoint
 from essm_deploy.families.es_ssm.stream import StreamModel, anchor_model, anchor_signature
-from essm_deploy.families.es_ssm.tensors import parameter_count, tensor_table
+from essm_deploy.families.es_ssm.tensors import main_tensors, parameter_count, tensor_table
 from essm_deploy.graph.builder import Dim, GraphBuilder
 from essm_deploy.graph.weights import Region, data_file
 from essm_deploy.schema import parse
@@ -45,6 +45,10 @@ class EsSsm:
     def tensor_table(self, checkpoint: Checkpoint) -> list[TensorSpec]:
         """Every tensor that the config implies."""
         return tensor_table(self.config(checkpoint))
+
+    def main_tensors(self, checkpoint: Checkpoint) -> frozenset[str]:
+        """All but the parameters of the norms, and the bank."""
+        return main_tensors(self.config(checkpoint))
 
     def parameter_count(self, checkpoint: Checkpoint, budget: int) -> int:
         """Trained parameters at a budget."""
@@ -89,7 +93,7 @@ class EsSsm:
         config, problem = self.config(checkpoint), self.problem(checkpoint, plan)
         lowering = plan.lowering or lawful_lowerings(problem)[0]
         with data_file(constants.parent, constants.name) as file:
-            builder = GraphBuilder(f"es_ssm_k{config.k_max}", weights, file)
+            builder = GraphBuilder(f"es_ssm_k{config.k_max}", weights, file, plan.precision)
             if isinstance(lowering, (Recurrent, Fir)):
                 stream = StreamModel(config, problem, builder, lowering)
                 return Lowered(stream.model(), stream.signature())

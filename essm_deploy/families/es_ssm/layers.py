@@ -1,7 +1,8 @@
 """The parts of the ES-SSM graph that do not care how time passes: rows in, rows out.
 
 Activations stay in rows [batch * tokens, width], so that every linear map is one Gemm with torch's own [out, in] weights.
-Nodes under `spectral/` are the fp32 island: the convolution, its state and its constants.
+Nodes under `spectral/` are the fp32 island: the convolution, its state and its constants, the gates' sigmoid, the mean over
+time. Residual stream, norms and logits are float32 too; GEMMs, and what lies between them, are in the main precision.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class LayerStack(ABC):
         """Logits of every row."""
         d, size = self.config.hidden_size, self.config.output_size
         if self.config.tie_word_embeddings:
-            return self.b.op("Gemm", rows, self.b.weight("embedding.weight", (size, d)), transB=1)
-        return self._linear("head", rows, size, d)
+            table = self.b.weight("embedding.weight", (size, d))
+            return self.b.to_float(self.b.op("Gemm", self.b.to_main(rows), table, transB=1))
+        return self.b.to_float(self._linear("head", self.b.to_main(rows), size, d))
 
     def tokens(self, rows: str) -> str:
         """[batch * length, d] -> [batch, length, d]."""
@@ -56,9 +58,10 @@ class LayerStack(ABC):
         d = self.config.hidden_size
         if self.config.vocab_size is not None:
             table = self.b.weight("embedding.weight", (self.config.vocab_size, d))
-            return self.reshape(self.b.op("Gather", table, name), -1, d)
+            return self.b.to_float(self.reshape(self.b.op("Gather", table, name), -1, d))
         assert self.config.input_size is not None  # the config has one of the two
-        return self._linear("input", self.reshape(name, -1, self.config.input_size), d, self.config.input_size)
+        rows = self.b.to_main(self.reshape(name, -1, self.config.input_size))
+        return self.b.to_float(self._linear("input", rows, d, self.config.input_size))
 
     def _layer(self, layer: int, residual: str) -> str:
         name = f"layers.{layer}"
@@ -72,21 +75,25 @@ class LayerStack(ABC):
         k, d, name = self.config.k_max, self.config.hidden_size, f"layers.{layer}.spectral"
         gates = self._gates(f"{name}.gate", u)
         with self.b.scope("spectral"):
-            gated = self.convolve(layer, self.tokens(u), gates)
-        return self.b.op("MatMul", gated, self.b.weight(f"{name}.projection", (k * d, d)))
+            gated = self.b.to_main(self.convolve(layer, self.tokens(u), gates))
+        return self.b.to_float(self.b.op("MatMul", gated, self.b.weight(f"{name}.projection", (k * d, d))))
 
     def _gates(self, name: str, u: str) -> str:
         """sigmoid(W2 GELU(W1 u + b1) + b2) / sqrt(K) as [tokens, K]."""
         k, hidden = self.config.k_max, self.config.gate_hidden_size
-        scores = self.b.op("Gelu", self._linear(f"{name}.hidden", u, hidden, self.config.hidden_size))
-        scores = self.b.op("Sigmoid", self._linear(f"{name}.out", scores, k, hidden))
-        return self.b.op("Mul", scores, self.b.constant(np.array(1.0 / math.sqrt(k), np.float32), "inverse_sqrt_k"))
+        scores = self.b.op("Gelu", self._linear(f"{name}.hidden", self.b.to_main(u), hidden, self.config.hidden_size))
+        scores = self._linear(f"{name}.out", scores, k, hidden)
+        with self.b.scope("spectral"):
+            gates = self.b.op("Sigmoid", self.b.to_float(scores))
+            return self.b.op("Mul", gates, self.b.constant(np.array(1.0 / math.sqrt(k), np.float32), "inverse_sqrt_k"))
 
     def _ffn(self, name: str, x: str) -> str:
         d, inner = self.config.hidden_size, self.config.intermediate_size
-        return self._linear(f"{name}.down", self.b.op("Gelu", self._linear(f"{name}.up", x, inner, d)), d, inner)
+        raised = self.b.op("Gelu", self._linear(f"{name}.up", self.b.to_main(x), inner, d))
+        return self.b.to_float(self._linear(f"{name}.down", raised, d, inner))
 
     def _linear(self, name: str, x: str, out: int, inputs: int) -> str:
+        """In the main precision, as x and the weights are."""
         weight = self.b.weight(f"{name}.weight", (out, inputs))
         return self.b.op("Gemm", x, weight, self.b.weight(f"{name}.bias", (out,)), transB=1)
 

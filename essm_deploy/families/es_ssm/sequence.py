@@ -56,7 +56,7 @@ class SequenceModel(LayerStack):
     def _pool(self, rows: str, lengths: str) -> str:
         """Mean over the valid tokens as a product with a mask row, [batch, d]."""
         length = self.problem.length
-        with self.b.scope("pool"):
+        with self.b.scope("spectral"), self.b.scope("pool"):
             column = self.reshape(lengths, -1, 1, 1)
             positions = self.b.constant(np.arange(length, dtype=np.int64).reshape(1, 1, length), "positions")
             mask = self.b.op("Cast", self.b.op("Less", positions, column), to=TensorProto.FLOAT)

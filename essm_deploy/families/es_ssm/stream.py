@@ -86,23 +86,25 @@ class StreamModel(LayerStack):
     def _by_layer(self, name: str) -> list[str]:
         """[layers, batch, rows, d] -> one [batch, 1, rows, d] a layer; at batch 1 the Split is all it takes."""
         layers, rows = self.config.num_hidden_layers, self._shape(name)[2]
-        parts = self.b.ops("Split", name, outputs=layers, axis=0, num_outputs=layers)
-        if self.problem.batch == 1:
-            return parts
-        return [self.reshape(part, self.problem.free_batch, 1, int(rows), self.config.hidden_size) for part in parts]
+        with self.b.scope("spectral"):
+            parts = self.b.ops("Split", name, outputs=layers, axis=0, num_outputs=layers)
+            if self.problem.batch == 1:
+                return parts
+            return [self.reshape(part, self.problem.free_batch, 1, int(rows), self.config.hidden_size) for part in parts]
 
     def _joined(self, name: str, parts: Sequence[str]) -> str:
         """The inverse of `_by_layer`, for the output of that name."""
-        if self.problem.batch != 1 or name == "entering":
-            rows = self._shape("leaving" if name == "entering" else name.removeprefix("next_"))[2]
-            shape = (1, self.problem.free_batch, int(rows), self.config.hidden_size)
-            parts = [self.reshape(part, *shape) for part in parts]
-        return parts[0] if len(parts) == 1 else self.b.op("Concat", *parts, axis=0)
+        with self.b.scope("spectral"):
+            if self.problem.batch != 1 or name == "entering":
+                rows = self._shape("leaving" if name == "entering" else name.removeprefix("next_"))[2]
+                shape = (1, self.problem.free_batch, int(rows), self.config.hidden_size)
+                parts = [self.reshape(part, *shape) for part in parts]
+            return parts[0] if len(parts) == 1 else self.b.op("Concat", *parts, axis=0)
 
     def _pooled(self, rows: str, names: dict[str, str]) -> dict[str, str]:
         """Running mean over every token since the reset, and the head on it."""
         d, length = self.config.hidden_size, self.problem.length
-        with self.b.scope("pool"):
+        with self.b.scope("spectral"), self.b.scope("pool"):
             ones = self.b.constant(np.ones((1, length), np.float32), "ones")
             added = self.reshape(self.b.op("MatMul", ones, self.tokens(rows)), self.problem.free_batch, d)
             total = self.b.op("Add", names["pooled_sum"], added)

@@ -13,6 +13,12 @@ def tensor_table(config: EsSsmConfig) -> list[TensorSpec]:
     return [*_input(config), *_layers(config), *_head(config), *_bank(config)]
 
 
+def main_tensors(config: EsSsmConfig) -> frozenset[str]:
+    """What is computed with in the main precision: all but the parameters of the norms, and the bank, which stay float32."""
+    names = [spec.name for spec in [*_input(config), *_layers(config), *_head(config)]]
+    return frozenset(name for name in names if not name.split(".")[-2].startswith("norm"))
+
+
 def parameter_count(config: EsSsmConfig, budget: int) -> int:
     """Trained parameters at a budget K: per layer K d^2 + K d/2 + K + d^2/2 + d/2 + 8 d^2 + 9 d (d_gate = d/2, FFN 4 d)."""
     total = 0
