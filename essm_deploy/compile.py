@@ -51,7 +51,7 @@ class Request:
     """What to compile, for what, and within which limits. `exhaustive` measures every candidate instead of bisecting.
 
     `kind` is the call that the limits bound; None is that of the task, a step of the stream for text generation and else the
-    whole sequence. Where the model does not bear `precision`, `precision_fallback` is built instead, if there is one, and
+    whole sequence. `keep` are budgets to bundle beside the chosen one, so that a stream can change to them. Where the model does not bear `precision`, `precision_fallback` is built instead, if there is one, and
     `fell_back` says from what, and why.
     """
 
@@ -60,6 +60,7 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     budgets: Asked = "trained"
     exhaustive: bool = False
+    keep: tuple[int, ...] = ()
     kind: Kind | None = None
     dynamic_batch: bool = False
     lowering: str | None = None
@@ -213,6 +214,7 @@ def _look_up(request: Request, progress: Progress) -> _Job:
         progress=progress,
     )
     _candidates(job)  # a budget out of range is said before anything is built
+    candidates_of(checkpoint, config, request.keep)
     return job
 
 
@@ -243,7 +245,7 @@ def _candidates(job: _Job) -> list[Candidate]:
 @contextmanager
 def _sweep(job: _Job) -> Iterator[Sweep]:
     """A staging directory with the weights of the largest candidate, and the journal of this question."""
-    budgets = [int(c.budget) for c in _candidates(job)]
+    budgets = [*(int(c.budget) for c in _candidates(job)), *job.request.keep]
     family = family_of(job.checkpoint)
     with open_journal(_key(job)) as journal, tempfile.TemporaryDirectory(prefix="essm-deploy-") as staging:
         _announce(job, journal)
@@ -258,6 +260,7 @@ def _sweep(job: _Job) -> Iterator[Sweep]:
             inputs=family.example_inputs(job.checkpoint, _vectors(job), _VECTOR_SEED),
             check=lambda engine, inputs, outputs: check_built(root, [], engine, inputs, outputs),
             progress=job.progress,
+            keep=job.request.keep,
         )
 
 
@@ -280,25 +283,28 @@ def _document(job: _Job, sweep: Sweep, choice: Choice, samples: bool) -> dict[st
 
 def _write(job: _Job, sweep: Sweep, choice: Choice, output: Path) -> None:
     assert choice.chosen is not None
-    chosen, measurement = int(choice.chosen), choice.measurements[choice.chosen]
-    candidate = next(c for c in choice.candidates if c.budget == chosen)
+    chosen = int(choice.chosen)
+    budgets = sorted({chosen, *job.request.keep})
+    outputs = {f"k{budget}": sweep.expected(budget) for budget in budgets}
     content = assemble(
-        job.checkpoint,
-        job.hash,
-        job.target,
-        candidate,
-        job.request.limits,
-        {**_build_config(job), "plans_ms": job.planner.records},
-        job.kind,
-        sweep.inputs,
-        sweep.outputs[chosen],
-        job.request.precision,
+        checkpoint=job.checkpoint,
+        content_hash=job.hash,
+        target=job.target,
+        kept=[Candidate(budget, quality_at(job.checkpoint, budget)) for budget in budgets],
+        chosen=chosen,
+        kind=job.kind,
+        precision=job.request.precision,
+        limits=job.request.limits,
+        build_config={**_build_config(job), "plans_ms": job.planner.records},
+        inputs=sweep.inputs,
+        outputs=outputs,
     )
 
     def emit(root: Path) -> tuple[Engine, ...]:
-        emitter = prepare(root, job.checkpoint, [chosen], job.batch, job.backend, job.planner, job.request.precision)
-        engines = emit_measured(emitter, job.kind, measurement)
-        check_halves(root, engines, engines, sweep.inputs, sweep.outputs[chosen])
+        emitter = prepare(root, job.checkpoint, budgets, job.batch, job.backend, job.planner, job.request.precision)
+        engines = emit_measured(emitter, job.kind, budgets, choice.measurements)
+        for name, expected in outputs.items():
+            check_halves(root, engines, [e for e in engines if e.budget == name], sweep.inputs, expected)
         return engines
 
     write_bundle(output, content, emit)
@@ -326,6 +332,7 @@ def _build_config(job: _Job) -> dict[str, Any]:
         "batch": job.batch,
         "kind": job.kind,
         "lowering": job.request.lowering,
+        "keep": job.request.keep,
         "precision": job.request.precision,
         "fell_back": job.request.fell_back,
         "limits": asdict(job.request.limits),

@@ -208,3 +208,24 @@ def test_a_real_device_is_measured(keywords: Path, tmp_path: Path) -> None:
     profile = runtime.read_manifest(tmp_path / "out").engines[0].profile
     assert profile is not None
     assert profile["latency_ms"]["p95"] == document["latency_ms"]["p95"]
+
+
+def test_budgets_that_are_kept_share_one_state_and_a_stream_may_change_to_them(
+    language_model: Path, tmp_path: Path, device: list[int]
+) -> None:
+    asked = Request(language_model, "cpu", Limits(max_latency_ms=1.6), keep=(2, 8), settings=FAST)
+    document = compile.build(asked, tmp_path / "out", QUIET)
+    manifest = runtime.read_manifest(tmp_path / "out")
+    assert document["budget"] == 4
+    assert [b.id for b in manifest.budgets] == ["k2", "k4", "k8"]
+    assert manifest.default == "k4-stream-1"
+    assert len({e.stream.state for e in manifest.engines if e.stream}) == 1
+    with runtime.load(tmp_path / "out").stream() as stream:
+        stream.push([1, 2, 3])
+        stream.budget = 8
+        assert stream.push([4]).shape == (30,)
+
+
+def test_a_kept_budget_out_of_range_is_refused(keywords: Path, tmp_path: Path, device: list[int]) -> None:
+    with pytest.raises(UsageError, match="budget 9 is out of range"):
+        compile.build(Request(keywords, "cpu", keep=(9,), settings=FAST), tmp_path / "out", QUIET)

@@ -74,11 +74,13 @@ class Emitter:
         info = self._stream_info(self._family.problem(self.largest, plan))
         return self._build(name, budget, "stream", self._piece(budget), plan, chunk, info)
 
-    def bundle(self, budget: int) -> tuple[Engine, ...]:
-        """Everything that a bundle of one budget holds: its sequence engine, its stream engines, and their anchor."""
-        chunks = self._family.stream_chunks(self.largest)
-        engines = [self.sequence(budget), *(self.stream(budget, chunk) for chunk in chunks), self.anchor()]
-        return tuple(engine for engine in engines if engine is not None)
+    def bundle(self, budgets: Sequence[int]) -> tuple[Engine, ...]:
+        """Everything that a bundle holds: a sequence engine and the stream engines of each budget, and the streams' anchor."""
+        chunks, engines = self._family.stream_chunks(self.largest), list[Engine]()
+        for budget in budgets:
+            engines += [self.sequence(budget), *(self.stream(budget, chunk) for chunk in chunks)]
+        anchor = self.anchor()
+        return (*engines, anchor) if anchor else tuple(engines)
 
     def anchor(self) -> Engine | None:
         """The engine that makes the state anew, where the state needs one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from essm_deploy.bundle.writer import BundleContent
 from essm_deploy.checkpoint import Checkpoint
 from essm_deploy.profiling.quality import Candidate
 from essm_deploy.profiling.report import latency_json, memory_json, quality_json
-from essm_deploy.profiling.verdict import Limits, Measurement
+from essm_deploy.profiling.verdict import BudgetKey, Limits, Measurement
 from essm_deploy.runtime.manifest import Budget, Engine, ModelInfo
 from essm_deploy.targets.description import Target
 
@@ -32,45 +32,55 @@ def model_info(checkpoint: Checkpoint, content_hash: str) -> ModelInfo:
 
 
 def assemble(
+    *,
     checkpoint: Checkpoint,
     content_hash: str,
     target: Target,
-    candidate: Candidate,
+    kept: Sequence[Candidate],
+    chosen: int,
+    kind: str,
+    precision: str,
     limits: Limits,
     build_config: Mapping[str, Any],
-    kind: str,
     inputs: Arrays,
-    outputs: Arrays,
-    precision: str = "fp32",
+    outputs: Mapping[str, Arrays],
 ) -> BundleContent:
-    """Everything but the engines, for the one budget that was chosen by calls of `kind`."""
-    name = f"k{candidate.budget}"
-    budget = Budget(name, {"k": int(candidate.budget)}, 0, quality_json(candidate.quality))
+    """Everything but the engines. `kept` are the budgets of the bundle, ascending; `chosen` by calls of `kind` is the default."""
+    budgets = [Budget(f"k{c.budget}", {"k": int(c.budget)}, order, quality_json(c.quality)) for order, c in enumerate(kept)]
     return BundleContent(
         model=model_info(checkpoint, content_hash),
         target=json.loads(target.model_dump_json()),
         overflow=str(checkpoint.config["overflow"]),
         limits=asdict(limits),
-        budgets=(budget,),
-        default=engine_id(int(candidate.budget), kind, None if kind == "sequence" else 1, precision),
+        budgets=tuple(budgets),
+        default=engine_id(chosen, kind, None if kind == "sequence" else 1, precision),
         build_config=build_config,
         card=checkpoint.card,
         inputs=inputs,
-        outputs={name: outputs},
+        outputs=outputs,
     )
 
 
-def emit_measured(emitter: Emitter, kind: str, measurement: Measurement) -> tuple[Engine, ...]:
-    """The engines of the chosen budget; the one that was measured, first of its kind, carries its measurement."""
-    engines = list(emitter.bundle(int(measurement.budget)))
-    at = next(i for i, engine in enumerate(engines) if engine.kind == kind)
-    profile = {
+def emit_measured(
+    emitter: Emitter, kind: str, budgets: Sequence[int], measurements: Mapping[BudgetKey, Measurement]
+) -> tuple[Engine, ...]:
+    """The engines of every budget; those that were measured, the first of their kind, carry their measurement."""
+    engines, seen = [], set[str]()
+    for engine in emitter.bundle(budgets):
+        measurement = measurements.get(int(engine.budget.removeprefix("k")))
+        if engine.kind == kind and engine.budget not in seen and measurement is not None:
+            engine = replace(engine, profile=_profile(measurement, emitter.lowerings[engine.id]))
+            seen.add(engine.budget)
+        engines.append(engine)
+    return tuple(engines)
+
+
+def _profile(measurement: Measurement, lowering: str) -> dict[str, Any]:
+    return {
         "basis": measurement.latency.basis,
         "latency_ms": latency_json(measurement),
         "memory": memory_json(measurement),
         "warnings": list(measurement.warnings),
-        "lowering": emitter.lowerings[engines[at].id],
+        "lowering": lowering,
         "environment": measurement.environment,
     }
-    engines[at] = replace(engines[at], profile=profile)
-    return tuple(engines)

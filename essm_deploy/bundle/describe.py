@@ -23,5 +23,5 @@ def describe_support(path: Path) -> dict[str, Any]:
 
 def _smallest_graphs(checkpoint: Checkpoint, root: Path) -> Path:
     budget = min(family_of(checkpoint).config(checkpoint).budgets)
-    prepare(root, checkpoint, [budget], 1, GraphsOnly("any")).bundle(budget)
+    prepare(root, checkpoint, [budget], 1, GraphsOnly("any")).bundle([budget])
     return root

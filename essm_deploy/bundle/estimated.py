@@ -6,17 +6,16 @@ proof of its fp32 island. What cannot is said in the manifest: `verified_on_devi
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from essm_deploy.backends.base import Backend, GraphsOnly
-from essm_deploy.backends.emit import Emitter, engine_id, prepare
-from essm_deploy.bundle.assemble import model_info
+from essm_deploy.backends.emit import Emitter, prepare
+from essm_deploy.bundle.assemble import assemble
 from essm_deploy.bundle.numerics import check_halves
 from essm_deploy.bundle.vectors import Arrays
 from essm_deploy.bundle.verify import EngineCheck
@@ -28,9 +27,8 @@ from essm_deploy.graph.dtypes import Precision
 from essm_deploy.profiling.estimate import BASIS, GPU, Efficiency, Estimate, EstimatedPlanner, Rates, estimate_graph
 from essm_deploy.profiling.estimated import NOTE, choose_by_estimate, estimated_json, figures_json, with_neighbours
 from essm_deploy.profiling.quality import Candidate
-from essm_deploy.profiling.report import quality_json
 from essm_deploy.profiling.verdict import BudgetKey, Limits
-from essm_deploy.runtime.manifest import Budget, Engine
+from essm_deploy.runtime.manifest import Engine
 from essm_deploy.targets.description import Target
 from essm_deploy.units import format_bytes, format_ms
 
@@ -118,21 +116,16 @@ def _engines(
     question: Question, emitter: Emitter, kept: Sequence[Candidate], estimates: Mapping[BudgetKey, Estimate]
 ) -> tuple[Engine, ...]:
     """Every engine of every budget, all streams over one state, so that the device can change its mind in mid-stream."""
-    engines: list[Engine] = []
-    for candidate in kept:
-        budget = int(candidate.budget)
-        built = [emitter.sequence(budget), *(emitter.stream(budget, c) for c in _chunks(emitter))]
-        question.progress(f"K={budget}: {len(built)} engines built with {question.backend.name}")
-        engines += [_profiled(question, engine, estimates[candidate.budget], emitter) for engine in built]
-    anchor = emitter.anchor()
-    return (*engines, anchor) if anchor else tuple(engines)
+    built = emitter.bundle([int(c.budget) for c in kept])
+    question.progress(f"{len(built)} engines built with {question.backend.name}")
+    return tuple(_profiled(question, engine, estimates, emitter) for engine in built)
 
 
-def _profiled(question: Question, engine: Engine, estimate: Estimate, emitter: Emitter) -> Engine:
+def _profiled(question: Question, engine: Engine, estimates: Mapping[BudgetKey, Estimate], emitter: Emitter) -> Engine:
     """The engine that the limits bound carries its estimate."""
     if engine.kind != question.kind or (engine.chunk or 1) != 1:
         return engine
-    figures = {**figures_json(estimate), "efficiency": question.efficiency.to_json()}
+    figures = {**figures_json(estimates[int(engine.budget.removeprefix("k"))]), "efficiency": question.efficiency.to_json()}
     return replace(engine, profile={"basis": BASIS, "note": NOTE, "lowering": emitter.lowerings[engine.id], **figures})
 
 
@@ -141,26 +134,22 @@ def _emitter(question: Question, root: Path, candidates: Sequence[Candidate], ba
     return prepare(root, question.checkpoint, budgets, question.batch, backend, question.planner, question.precision)
 
 
-def _chunks(emitter: Emitter) -> tuple[int, ...]:
-    return family_of(emitter.largest).stream_chunks(emitter.largest)
-
-
 def _reference(question: Question, budget: int) -> Arrays:
     family = family_of(question.checkpoint)
     return family.reference(family.slice(question.checkpoint, budget), question.inputs)
 
 
 def _content(question: Question, kept: Sequence[Candidate], chosen: int, outputs: Mapping[str, Arrays]) -> BundleContent:
-    budgets = [Budget(f"k{c.budget}", {"k": int(c.budget)}, order, quality_json(c.quality)) for order, c in enumerate(kept)]
-    return BundleContent(
-        model=model_info(question.checkpoint, question.hash),
-        target=json.loads(question.target.model_dump_json()),
-        overflow=str(question.checkpoint.config["overflow"]),
-        limits=asdict(question.limits),
-        budgets=tuple(budgets),
-        default=engine_id(chosen, question.kind, None if question.kind == "sequence" else 1, question.precision),
+    return assemble(
+        checkpoint=question.checkpoint,
+        content_hash=question.hash,
+        target=question.target,
+        kept=kept,
+        chosen=chosen,
+        kind=question.kind,
+        precision=question.precision,
+        limits=question.limits,
         build_config=question.build_config,
-        card=question.checkpoint.card,
         inputs=question.inputs,
         outputs=outputs,
     )

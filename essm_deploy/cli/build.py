@@ -9,7 +9,7 @@ import click
 
 from essm_deploy.cli.compiling import compiling_options, exit_code, make_request, print_choice
 from essm_deploy.cli.guard import require_compiler
-from essm_deploy.cli.options import EXISTING, FORMAT, FRACTION
+from essm_deploy.cli.options import BUDGET_LIST, EXISTING, FORMAT, FRACTION
 from essm_deploy.cli.output import Progress, print_json
 
 
@@ -19,6 +19,7 @@ from essm_deploy.cli.output import Progress, print_json
 @click.option("--min-quality", type=float, default=None, help="The least value of the model's own metric.")
 @click.option("--min-retention", type=FRACTION, default=None, help="The least share of the full budget's quality, like 98%.")
 @click.option("-o", "--output", type=EXISTING, default=None, help="Where the bundle goes; default: out/MODEL-TARGET.")
+@click.option("--keep", type=BUDGET_LIST, default=(), help="Budgets to bundle as well, like 4,8: a stream can change to them.")
 @click.option("--dry-run", is_flag=True, help="Check and plan, but measure and write nothing.")
 @FORMAT
 def build(checkpoint: Path | None, output: Path | None, dry_run: bool, output_format: str, quiet: bool, **options: Any) -> int:

@@ -94,6 +94,7 @@ def make_request(
     threads: int | None,
     min_quality: float | None = None,
     min_retention: float | None = None,
+    keep: tuple[int, ...] = (),
 ) -> Request:
     """The request of a command line; without a checkpoint, the shipped keyword spotter."""
     from essm_deploy.compile import Request
@@ -106,6 +107,7 @@ def make_request(
         limits=Limits(max_latency, max_memory, min_quality, min_retention),
         budgets=budgets,
         exhaustive=all_k,
+        keep=keep,
         kind=kind,
         dynamic_batch=dynamic_batch,
         lowering=lowering,

@@ -43,21 +43,26 @@ class Quantity(ParamType):
 
 
 class Budgets(ParamType):
-    """`4,8,12`, `all` for every integer, or `trained` for those that training visited."""
+    """`4,8,12`, or one of the `words`."""
 
     name = "budgets"
 
+    def __init__(self, words: tuple[str, ...] = ()) -> None:
+        self._words = words
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A tuple of positive integers, ascending, or one of the two words."""
-        if not isinstance(value, str) or value in ("all", "trained"):
+        """A tuple of positive integers, ascending, or the word."""
+        if not isinstance(value, str) or value in self._words:
             return value
         parts = [part.strip() for part in value.split(",")]
         if not all(part.isdecimal() and part.isascii() and 0 < len(part) < 7 and int(part) > 0 for part in parts):
-            self.fail(f"{value!r} is not a list of budgets; write 4,8,12, all or trained", param, ctx)
+            spellings = " or ".join(["4,8,12", *self._words])
+            self.fail(f"{value!r} is not a list of budgets; write {spellings}", param, ctx)
         return tuple(sorted({int(part) for part in parts}))
 
 
 LATENCY = Quantity("latency", units.parse_latency)
 SIZE = Quantity("size", units.parse_size)
 FRACTION = Quantity("fraction", units.parse_fraction)
-BUDGETS = Budgets()
+BUDGETS = Budgets(("all", "trained"))
+BUDGET_LIST = Budgets()

@@ -24,6 +24,7 @@ Check = Callable[[Engine, Arrays, Arrays], float]
 class Sweep:
     """`measure` is what `choose` calls. `kind` says which call the limits bound: a whole sequence, or one step of a stream.
 
+    `keep` are budgets that the bundle will hold beside the chosen one: its streams share the state of the largest.
     `check` compares an engine with the reference and raises if it is off.
     """
 
@@ -35,6 +36,7 @@ class Sweep:
     inputs: Arrays
     check: Check
     progress: Callable[[str], None]
+    keep: tuple[int, ...] = ()
     errors: dict[BudgetKey, float] = field(default_factory=dict)
     outputs: dict[BudgetKey, Arrays] = field(default_factory=dict)
 
@@ -55,10 +57,15 @@ class Sweep:
 
     def verified(self, budget: int) -> Engine:
         """The engine that the limits bound, compared with the float64 reference of its budget, once a budget."""
-        emitter = self.emitter.at(budget)
+        emitter = self.emitter.at(max(budget, *self.keep)) if self.keep else self.emitter.at(budget)
         engine = emitter.sequence(budget) if self.kind == "sequence" else emitter.stream(budget, 1)
         if budget not in self.errors:
-            family = family_of(emitter.largest)
-            self.outputs[budget] = family.reference(emitter.largest, self.inputs)
-            self.errors[budget] = self.check(engine, self.inputs, self.outputs[budget])
+            self.errors[budget] = self.check(engine, self.inputs, self.expected(budget))
         return engine
+
+    def expected(self, budget: int) -> Arrays:
+        """The reference's outputs for the test vectors at a budget."""
+        if budget not in self.outputs:
+            family = family_of(self.emitter.largest)
+            self.outputs[budget] = family.reference(family.slice(self.emitter.largest, budget), self.inputs)
+        return self.outputs[budget]

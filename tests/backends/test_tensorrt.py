@@ -259,7 +259,7 @@ def test_shipped_checkpoints_build_for_every_generation(
         folder = tmp_path / checkpoint.name
         folder.mkdir()
         made = prepare(folder, open_checkpoint(checkpoint), [budget], 1, backend, precision=precision)
-        for engine in made.bundle(budget):
+        for engine in made.bundle([budget]):
             assert engine.proof is not None
             assert engine.proof["island"]["dtype"] == "FLOAT"
             assert not engine.proof["tf32"]
