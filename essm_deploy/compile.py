@@ -51,8 +51,8 @@ class Request:
     """What to compile, for what, and within which limits. `exhaustive` measures every candidate instead of bisecting.
 
     `kind` is the call that the limits bound; None is that of the task, a step of the stream for text generation and else the
-    whole sequence. `keep` are budgets to bundle beside the chosen one, so that a stream can change to them. Where the model does not bear `precision`, `precision_fallback` is built instead, if there is one, and
-    `fell_back` says from what, and why.
+    whole sequence. `keep` are budgets to bundle beside the chosen one, so that a stream can change to them. Where the model
+    does not bear `precision`, `precision_fallback` is built instead, if there is one, and `fell_back` says from what, and why.
     """
 
     checkpoint: Path

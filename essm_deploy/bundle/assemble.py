@@ -45,7 +45,7 @@ def assemble(
     inputs: Arrays,
     outputs: Mapping[str, Arrays],
 ) -> BundleContent:
-    """Everything but the engines. `kept` are the budgets of the bundle, ascending; `chosen` by calls of `kind` is the default."""
+    """Everything but the engines. `kept` are the budgets, ascending; `chosen`, by calls of `kind`, is the default."""
     budgets = [Budget(f"k{c.budget}", {"k": int(c.budget)}, order, quality_json(c.quality)) for order, c in enumerate(kept)]
     return BundleContent(
         model=model_info(checkpoint, content_hash),
