@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from essm_deploy.checkpoint import TENSORS_FILE, read_checkpoint, write_checkpoint
+from essm_deploy.checkpoint import TENSORS_FILE, TensorSpec, read_checkpoint, write_checkpoint
 from essm_deploy.errors import CheckpointError, OutputError, UsageError
 from essm_deploy.families import family_of, open_checkpoint
+from essm_deploy.families.es_ssm.config import EsSsmConfig
+from essm_deploy.families.es_ssm.slicing import bank_sha256
+from essm_deploy.families.es_ssm.tensors import tensor_table
 from tests.checkpoints import KEYWORDS, make_checkpoint, random_tensors
 
 
@@ -225,3 +229,43 @@ def test_no_mutation_of_the_header_ends_in_anything_but_a_checkpoint_error(
         pass
     else:
         assert checkpoint.tensors.keys() == random_tensors(KEYWORDS).keys()
+
+
+@pytest.mark.slow
+def test_a_file_of_gigabytes_is_opened_and_sliced_without_being_loaded(tmp_path: Path) -> None:
+    """A sparse file stands in for the weights: 4.8 GB that cost no disk, of which the slice takes a fifteenth."""
+    sizes = {"hidden_size": 2048, "gate_hidden_size": 8, "intermediate_size": 64, "num_hidden_layers": 8, "k_max": 32}
+    config = {**KEYWORDS, **sizes, "seq_len": 40, "budgets": [2, 32]}
+    specs = tensor_table(EsSsmConfig.model_validate(config))
+    config["bank"] = {"kind": "embedded", "sha256": bank_sha256(np.zeros((32, 40)))}
+    path = tmp_path / "large"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    assert sparse_tensors(path / TENSORS_FILE, specs) > 4_000_000_000
+    before = anonymous_bytes()
+    whole = open_checkpoint(path)
+    piece = family_of(whole).slice(whole, 2)
+    write_checkpoint(tmp_path / "piece", piece.config, piece.tensors, None, "")
+    assert anonymous_bytes() - before < 300_000_000
+    assert open_checkpoint(tmp_path / "piece").tensor("layers.7.spectral.projection").shape == (2, 2048, 2048)
+
+
+def sparse_tensors(path: Path, specs: list[TensorSpec]) -> int:
+    """A safetensors file of zeros that were never written; returns its size in bytes."""
+    header, offset = {}, 0
+    for spec in specs:
+        size = math.prod(spec.shape) * (8 if spec.dtype == "F64" else 4)
+        header[spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    with path.open("r+b") as file:
+        file.truncate(8 + len(text) + offset)
+    return offset
+
+
+def anonymous_bytes() -> int:
+    """What this process holds in memory of its own; mapped files do not count."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))) * 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import wave
@@ -67,3 +68,21 @@ def test_the_keyword_app_hears_real_words(bundle: Path, data_dir: Path) -> None:
     done = run(str(bundle), *map(str, clips))
     words = [line.split("\t")[1] for line in done.stdout.splitlines()]
     assert sum(word == clip.parent.name for word, clip in zip(words, clips, strict=True)) >= 2
+
+
+def test_the_command_line_reads_a_clip_from_standard_input(bundle: Path, tmp_path: Path) -> None:
+    write_wav(tmp_path / "a.wav")
+    command = [sys.executable, "-m", "essm_deploy.cli", "run", str(bundle), "-", "--format", "json"]
+    done = subprocess.run(command, input=(tmp_path / "a.wav").read_bytes(), capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    labels = json.loads(done.stdout)["labels"]
+    assert [entry["label"] for entry in labels] == [
+        line.split()[0]
+        for line in subprocess.run(
+            [sys.executable, "-m", "essm_deploy.cli", "run", str(bundle), str(tmp_path / "a.wav")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.splitlines()[1:]
+    ]
