@@ -93,8 +93,8 @@ class Emitter:
     @cached_property
     def state(self) -> StreamLowering:
         """What a stream carries."""
-        filters = self._family.problem(self.largest, Plan(1, self.batch)).filters
-        return stream_lowering(filters, str(self.largest.config["overflow"]))
+        problem = self._family.problem(self.largest, Plan(1, self.batch))
+        return stream_lowering(problem, str(self.largest.config["overflow"]))
 
     @cached_property
     def _family(self) -> Family:

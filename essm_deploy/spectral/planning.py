@@ -48,9 +48,9 @@ def estimate(lowering: Lowering, problem: ConvProblem) -> float:
     return cost.flops + 4.0 * cost.bytes + _LAUNCH_FLOPS * cost.launches
 
 
-def stream_lowering(filters: NDArray[np.float64], overflow: str) -> StreamLowering:
+def stream_lowering(problem: ConvProblem, overflow: str) -> StreamLowering:
     """The small recurrent state where the filters have one, the last L - 1 inputs where they have none."""
-    realization = realization_of(filters)
+    realization = realization_of(problem.filters, problem.sigma)
     if isinstance(realization, NoRealization):
         return Fir()
     return Recurrent(realization, ring=overflow == "window")
@@ -60,7 +60,7 @@ def _all(problem: ConvProblem, name: str | None) -> Iterator[Lowering]:
     if name in (None, "toeplitz"):
         yield from (Toeplitz(block) for block in _blocks(problem.length))
     if name in (None, "chunked") and problem.taps > SHORT:
-        realization = realization_of(problem.filters)
+        realization = realization_of(problem.filters, problem.sigma)
         if isinstance(realization, Realization):
             yield from (Chunked(realization, chunk, block) for chunk, block in _CHUNKS)
     if name == "monarch" or (name is None and problem.length > _TRANSFORM_FROM):
@@ -84,7 +84,7 @@ def _monarch_blocks(length: int) -> Iterator[int]:
 
 
 def _reason(problem: ConvProblem, name: str | None) -> str:
-    realization = realization_of(problem.filters)
+    realization = realization_of(problem.filters, problem.sigma)
     if name == "chunked" and isinstance(realization, NoRealization):
         return realization.reason
     candidate = Toeplitz(problem.length) if name != "chunked" else None

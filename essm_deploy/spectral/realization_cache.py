@@ -24,19 +24,25 @@ ALGORITHM = 2
 Float64 = NDArray[np.float64]
 
 
-def realization_of(filters: Float64) -> Realization | NoRealization:
-    """`realize` at its default tolerances, remembered in this process and on disk; filters are [K, L]."""
-    return _remembered(np.ascontiguousarray(filters, "<f8").tobytes(), filters.shape, os.environ.get("ESSM_CACHE"))
+def realization_of(filters: Float64, sigma: Float64 | None = None) -> Realization | NoRealization:
+    """`realize` at its default tolerances, remembered in this process and on disk; filters are [K, L], sigma [K] or unknown.
+
+    The eigenvalues weigh the channels in the search: without them the noise of a float64 bank hides the last ones.
+    """
+    weights = np.ones(len(filters)) if sigma is None else np.asarray(sigma, np.float64)
+    content = np.ascontiguousarray(filters, "<f8").tobytes() + weights.astype("<f8").tobytes()
+    return _remembered(content, filters.shape, os.environ.get("ESSM_CACHE"))
 
 
 @functools.lru_cache(maxsize=64)
 def _remembered(content: bytes, shape: tuple[int, int], cache: str | None) -> Realization | NoRealization:
-    filters = np.frombuffer(content, "<f8").reshape(shape).astype(np.float64)
+    numbers = np.frombuffer(content, "<f8").astype(np.float64)
+    filters, sigma = numbers[: shape[0] * shape[1]].reshape(shape), numbers[shape[0] * shape[1] :]
     path = directory() / f"realization-v{ALGORITHM}-{hashlib.sha256(content).hexdigest()[:32]}-{shape[0]}.npz"
     stored = _read(path, filters)
     if stored is not None:
         return stored
-    found = realize(Bank(filters, np.ones(len(filters)), "embedded"))
+    found = realize(Bank(filters, sigma, "embedded"))
     if isinstance(found, Realization):
         _write(path, found)
     return found

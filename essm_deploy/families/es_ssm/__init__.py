@@ -85,8 +85,8 @@ class EsSsm:
     def problem(self, checkpoint: Checkpoint, plan: Plan) -> ConvProblem:
         """The bank over the tokens of one call."""
         config = self.config(checkpoint)
-        filters = np.asarray(checkpoint.tensor("bank.filters"), np.float64)
-        return ConvProblem(filters, plan.length, config.hidden_size, plan.batch)
+        filters, sigma = (np.asarray(checkpoint.tensor(f"bank.{name}"), np.float64) for name in ("filters", "sigma"))
+        return ConvProblem(filters, plan.length, config.hidden_size, plan.batch, sigma)
 
     def lower(self, checkpoint: Checkpoint, plan: Plan, weights: Mapping[str, Region], constants: Path) -> Lowered:
         """The sequence or stream engine at the checkpoint's own k_max."""

@@ -15,13 +15,15 @@ from essm_deploy.graph.builder import Dim, GraphBuilder
 class ConvProblem:
     """One gated causal convolution with K filters: u [batch, length, width] -> rows [batch * length, K * width].
 
-    `filters` is [K, L] in float64; `length` is the number of tokens that the engine takes.
+    `filters` is [K, L] in float64 and `sigma` [K] are their eigenvalues, None where nobody knows them; `length` is the number
+    of tokens that the engine takes.
     """
 
     filters: NDArray[np.float64]
     length: int
     width: int
     batch: Dim = 1
+    sigma: NDArray[np.float64] | None = None
 
     @property
     def channels(self) -> int:
