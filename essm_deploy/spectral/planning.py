@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
 from essm_deploy.errors import BuildError
 from essm_deploy.spectral.lowerings.base import ConvProblem, Lowering
 from essm_deploy.spectral.lowerings.chunked import Chunked
