@@ -25,7 +25,6 @@ ENGINE, BELOW = Contender(OURS, "sequence"), Contender(FLOOR, "sequence")
 _PAPER = ("fft-batched", "fft-transposed", "fft-loop-transposed")
 _COMPILED = (
     ("fft-real-transposed", "default"),
-    ("fft-loop-transposed", "default"),
     ("fft-real-transposed", "max-autotune-no-cudagraphs"),
 )
 _EXPORTED = "fft-real-transposed"

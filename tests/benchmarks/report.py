@@ -65,7 +65,7 @@ class Run:
 
     def wait(self) -> None:
         """Wait for a quiet machine, as long as `--wait` says."""
-        if not machine.wait_until_quiet(self.arguments.wait):
+        if self.arguments.wait and not machine.wait_until_quiet(self.arguments.wait):
             self.progress("  the machine is busy with other work")
 
     def finish(self, content: dict[str, Any], tables: Sequence[str]) -> None:

@@ -207,7 +207,6 @@ def test_ours_and_the_floor_take_turns_in_processes_of_their_own(
     checkpoint = open_checkpoint(language_model)
     np.savez(tmp_path / f"{language_model.name}.npz", **inputs_of(checkpoint))
     monkeypatch.setattr(match, "prepare_all", lambda *_: {})
-    monkeypatch.setattr(machine, "wait_until_quiet", lambda seconds: True)
     options = argparse.Namespace(output=None, quick=True, threads=1, wait=0.0)
     groups = {
         "ours": [Contender(OURS, "sequence")],
