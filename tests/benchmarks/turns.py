@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.03
 """Between turns: the thread pools of the one before spin for a few milliseconds before they sleep."""
 TURN_MS = 120.0
 LONG_MS, SLOW_MS = 700.0, 2000.0
-LOOKS = WARM_TURNS = 2
+LOOKS, WARM_TURNS = 1, 2
 _DROPPED = ("OPENBLAS_CORETYPE", "NVPL_BLAS_DEBUG_CPU_TYPE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH")
 _OPEN_SECONDS = 900.0
 _TURN_SECONDS = 300.0
