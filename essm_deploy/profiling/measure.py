@@ -89,9 +89,10 @@ def measure_engine(
     garbage. The worker is gone when this returns, whatever happened, Ctrl-C included.
     """
     wanted = settings.scaled(attempt.scale)
+    placed = launcher.place(root, engine)
     with conversation(launcher) as talk:
         hello = talk.receive("hello", timeouts.start)
-        talk.send(_request(root, engine, wanted))
+        talk.send(_request(placed, engine, wanted))
         loaded = talk.receive("loaded", timeouts.load)
         warm = talk.receive("warm", timeouts.report + wanted.warmup_seconds)
         samples, memory, waited_share = _collect(talk, timeouts.report)
@@ -110,10 +111,10 @@ def measure_engine(
     )
 
 
-def _request(root: Path, engine: Engine, settings: Settings) -> JsonObject:
+def _request(root: str, engine: Engine, settings: Settings) -> JsonObject:
     return {
         "op": "measure",
-        "root": str(root.resolve()),
+        "root": root,
         "engine": engine.to_json(),
         "threads": settings.threads,
         "batch": settings.batch,

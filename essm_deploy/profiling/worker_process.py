@@ -8,10 +8,12 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 from essm_deploy import errors
 from essm_deploy.errors import BundleError, EssmError, WorkerError
+from essm_deploy.runtime.manifest import Engine
 from essm_deploy.runtime.strict import JsonObject, parse_json
 
 MAX_LINE = 1 << 20
@@ -35,6 +37,9 @@ class WorkerProcess(Protocol):
 
 class Launcher(Protocol):
     """How a target starts a fresh worker."""
+
+    def place(self, root: Path, engine: Engine) -> str:
+        """Make the engine's files, below `root` here, readable where the worker runs; returns their root as it sees it."""
 
     def start(self) -> WorkerProcess:
         """A new process that speaks the worker's protocol on its pipes."""

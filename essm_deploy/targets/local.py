@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from essm_deploy.errors import UnavailableError
+from essm_deploy.runtime.manifest import Engine
 
 # What a child needs to find its libraries; anything else (PYTHONPATH, OMP_NUM_THREADS, proxies) would make a measurement
 # depend on the shell that it was started from.
@@ -24,6 +25,10 @@ class LocalLauncher:
     """
 
     python: str = sys.executable
+
+    def place(self, root: Path, engine: Engine) -> str:
+        """The worker sees this machine's files: nothing to do."""
+        return str(root.resolve())
 
     def start(self) -> subprocess.Popen[str]:
         """The running worker, with text pipes. Raises UnavailableError if the interpreter cannot be started."""

@@ -21,16 +21,21 @@ FFT = ("fft-batched", "fft-transposed", "fft-loop", "fft-loop-transposed", "fft-
 
 @dataclass(frozen=True)
 class Contender:
-    """`peer` runs the model in `spelling`; `mode` is a setting of its own (torch.compile's mode, for one)."""
+    """`peer` runs the model in `spelling`; `mode` is a setting of its own (torch.compile's mode, for one).
+
+    `installed`: with the allocator as it is installed; other peers are told to keep the memory that they free.
+    """
 
     peer: str
     spelling: str = ""
     mode: str = ""
+    installed: bool = False
 
     @property
     def name(self) -> str:
         """Unique in a run."""
-        return " ".join(part for part in (self.peer, self.spelling, self.mode) if part)
+        parts = (self.peer, self.spelling, self.mode, "as installed" if self.installed else "")
+        return " ".join(part for part in parts if part)
 
     @property
     def by_fft(self) -> bool:

@@ -149,7 +149,7 @@ def test_a_peer_far_behind_sits_out_after_a_few_rounds(monkeypatch: pytest.Monke
 def test_short_calls_are_gathered_into_turns_and_long_ones_are_not_repeated() -> None:
     short, long = player("short", 0.5), player("long", 3000.0)
     assert (short.calibrate(), long.calibrate()) == (0.5, 3000.0)
-    assert short.calls == turns.TURN_MS / 0.5 or short.calls == 200
+    assert short.calls == 200  # 0.1 s; more would not tell more
     assert (long.calls, long.warmup) == (1, 0)
     assert long.process.turns == 1  # type: ignore[attr-defined]
 

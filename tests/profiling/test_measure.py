@@ -33,6 +33,9 @@ class Scripted:
     program: str
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
+    def place(self, root: Path, engine: Engine) -> str:
+        return str(root)
+
     def start(self) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
         command = [sys.executable, "-c", PRELUDE + textwrap.dedent(self.program)]

@@ -24,7 +24,7 @@ def open_torch(contender: Contender, setting: Setting) -> Opened:
         model = trainer_model(checkpoint, setting.budget)
     else:
         model = PeerModel(checkpoint, setting.budget, contender.spelling).eval()
-    run = torch.compile(model, mode=contender.mode, dynamic=False) if contender.mode else model
+    run = torch.compile(model, mode=contender.mode, dynamic=False) if contender.peer == "torch.compile" else model
     inputs = torch.tensor(first_input(setting.inputs()))
 
     def call() -> Any:
