@@ -4,7 +4,7 @@ BIN := .venv/bin
 # numpy's own threads would wait for each other, busily, beside the engines that are measured.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: build test test-all check
+.PHONY: build test test-all check measured
 .DELETE_ON_ERROR:
 
 # Exit code 5 says that a larger budget lay too close to the limit to call; the chosen one is certain all the same.
@@ -16,6 +16,10 @@ test: .venv/dev
 
 test-all: .venv/dev
 	$(BIN)/python -m pytest -m slow
+
+# On a quiet machine: what is recorded is what readers compare with.
+measured: .venv/dev
+	$(BIN)/python -m tests.benchmarks.record
 
 check: .venv/dev
 	$(BIN)/ruff check .

@@ -108,15 +108,19 @@ def write_checkpoint(
     tensors: Mapping[str, NDArray[Any]],
     quality: Mapping[str, Any] | None,
     card: str,
+    beside: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
 ) -> None:
     """Write a checkpoint directory atomically; one that this tool wrote before is replaced, anything else is refused.
 
-    Tensors are streamed one after the other, so a mapped one is never loaded whole. float32 and float64 only.
+    Tensors are streamed one after the other, so a mapped one is never loaded whole. float32 and float64 only. `beside` are
+    further safetensors files by name, which are the app's and not the compiler's.
     """
 
     def fill(root: Path) -> None:
         write_json(root / "config.json", dict(config))
         write_tensors(root / TENSORS_FILE, tensors)
+        for name, others in (beside or {}).items():
+            write_tensors(root / name, others)
         if quality is not None:
             write_json(root / "quality.json", dict(quality))
         write_text(root / "README.md", card)

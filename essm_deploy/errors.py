@@ -14,6 +14,7 @@
     │   ├── VerificationError         an engine does not compute what the reference does
     │   └── IntegrityError            a bundle whose bytes are not those that were written
     ├── UnavailableError          3   a device or a toolkit is missing
+    │   └── ConnectionLost            the way to a device was cut while it was in use
     ├── BuildError                4   a graph or an engine could not be built
     │   └── PrecisionError            half precision overflows, or is off by more than its bound
     ├── WorkerError               4   the measuring process died or answered garbage
@@ -87,6 +88,10 @@ class UnavailableError(EssmError):
     """A device or a toolkit that is not there."""
 
     exit_code = 3
+
+
+class ConnectionLost(UnavailableError):
+    """The way to a device was cut while it was in use; what was measured before is kept."""
 
 
 class BuildError(EssmError):

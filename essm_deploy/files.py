@@ -16,11 +16,16 @@ from essm_deploy.errors import BuildError, OutputError
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text through a temporary neighbour, then rename it into place."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes through a temporary neighbour, then rename it into place."""
     with disk_errors(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             Path(name).chmod(0o644)

@@ -7,11 +7,11 @@ from pathlib import Path
 from essm_deploy.errors import UnavailableError
 
 _PACKAGE = Path(__file__).resolve().parent
-_CHECKOUT = {"targets": "targets", "checkpoints": "examples/checkpoints"}
+_CHECKOUT = {"targets": "targets", "budgets": "profiles/budgets", "checkpoints": "examples/checkpoints"}
 
 
 def data_folder(name: str) -> Path:
-    """The folder of `targets` or `checkpoints`; UnavailableError if the installation lost it."""
+    """The folder of `targets`, `budgets` or `checkpoints`; UnavailableError if the installation lost it."""
     for folder in (_PACKAGE / "_data" / name, _PACKAGE.parent / _CHECKOUT[name]):
         if folder.is_dir():
             return folder

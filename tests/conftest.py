@@ -6,15 +6,22 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from essm_deploy.runtime.cuda import NoDeviceError, cuda_devices
 from tests.checkpoints import BYTES, make_checkpoint
+
+# How long an example takes says what else the machine does, not what the code does.
+settings.register_profile("steady", deadline=None)
+settings.load_profile("steady")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = {}
     if "ESSM_DATA" not in os.environ:
         missing["needs_data"] = "ESSM_DATA does not name the data folder"
+    if "ESSM_SSH_LOOPBACK" not in os.environ:
+        missing["ssh"] = "ESSM_SSH_LOOPBACK does not name a device: python tests/targets/loopback.py start FOLDER makes one"
     try:
         cuda_devices()
     except NoDeviceError as reason:
@@ -37,6 +44,12 @@ def data_dir() -> Path:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's cache."""
     monkeypatch.setenv("ESSM_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_locks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test is refused because somebody else measures on this machine."""
+    os.environ["ESSM_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
 
 
 @pytest.fixture

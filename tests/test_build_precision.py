@@ -66,7 +66,7 @@ def test_a_target_computes_in_what_it_lists(keywords: Path, tmp_path: Path, aske
 
 def test_an_overflow_fails_the_build_and_names_the_node(loud: Path, tmp_path: Path, target: str) -> None:
     request = Request(loud, target, precision="fp16", settings=FAST)
-    with pytest.raises(PrecisionError, match=r"k\d-sequence-fp16: node layers\.1/Gemm_2 \(Gemm\) reaches"):
+    with pytest.raises(PrecisionError, match=r"k\d-sequence-fp16: node layers\.1/Gemm_1 \(Gemm\) reaches"):
         compile.build(request, tmp_path / "out", QUIET)
     assert not (tmp_path / "out").exists()
 
@@ -77,6 +77,6 @@ def test_another_precision_is_built_only_if_told_to(loud: Path, tmp_path: Path, 
     document = compile.build(request, tmp_path / "out", said.append)
     assert document["precision"] == "fp32"
     assert document["fell_back"]["from"] == "fp16"
-    assert "layers.1/Gemm_2" in document["fell_back"]["reason"]
+    assert "layers.1/Gemm_1" in document["fell_back"]["reason"]
     assert any("not in fp16" in line for line in said)
     assert {engine.precision for engine in runtime.read_manifest(tmp_path / "out").engines} == {"fp32"}

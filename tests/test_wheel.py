@@ -40,8 +40,10 @@ def run(installed: Path, cwd: Path, *args: str) -> subprocess.CompletedProcess[s
 def test_the_wheel_holds_both_packages_and_the_data(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "essm_deploy/py.typed" in names
+    assert "essm_deploy/profiling/reporting/page.css" in names
     assert "essm_train/trainer.py" in names
     assert "essm_deploy/_data/targets/cpu.toml" in names
+    assert "essm_deploy/_data/budgets/realtime-keyword.toml" in names
     assert "essm_deploy/_data/checkpoints/keywords/model.safetensors" in names
     assert not [n for n in names if n.startswith(("tests/", "train/"))]
 

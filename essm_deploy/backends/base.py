@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from essm_deploy.runtime.manifest import Engine
 
@@ -28,6 +28,20 @@ class Backend(Protocol):
     def build(self, root: Path, engine: Engine) -> Engine:
         """Build the engine in `root` from the graph in its files; returns it with what came to be. BuildError."""
         ...
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A backend that keeps what it built, for the next time that the same is asked for."""
+
+    def anew(self) -> Backend:
+        """The same backend, looking nothing up."""
+        ...
+
+
+def anew(backend: Backend) -> Backend:
+    """A backend whose engines are built and not looked up: two builds of one graph may not be equally fast."""
+    return backend.anew() if isinstance(backend, Keeping) else backend
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from essm_deploy.bundle.vectors import Arrays
 from essm_deploy.bundle.writer import BundleContent
 from essm_deploy.checkpoint import Checkpoint
 from essm_deploy.profiling.quality import Candidate
-from essm_deploy.profiling.report import latency_json, memory_json, quality_json
+from essm_deploy.profiling.report import apart_json, latency_json, memory_json, quality_json
 from essm_deploy.profiling.verdict import BudgetKey, Limits, Measurement
 from essm_deploy.runtime.manifest import Budget, Engine, ModelInfo
 from essm_deploy.targets.description import Target
@@ -80,6 +80,7 @@ def _profile(measurement: Measurement, lowering: str) -> dict[str, Any]:
         "basis": measurement.latency.basis,
         "latency_ms": latency_json(measurement),
         "memory": memory_json(measurement),
+        **apart_json(measurement),
         "warnings": list(measurement.warnings),
         "lowering": lowering,
         "environment": measurement.environment,

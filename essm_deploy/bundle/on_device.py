@@ -17,7 +17,7 @@ from essm_deploy.files import write_json
 from essm_deploy.profiling.choose import Choice, choose
 from essm_deploy.profiling.measure import Settings, measure_engine
 from essm_deploy.profiling.quality import Candidate, Quality
-from essm_deploy.profiling.report import candidate_json, choice_json, latency_json, memory_json
+from essm_deploy.profiling.report import apart_json, candidate_json, choice_json, latency_json, memory_json
 from essm_deploy.profiling.verdict import Attempt, BudgetKey, Limits, Measurement
 from essm_deploy.profiling.worker_process import Launcher
 from essm_deploy.runtime.manifest import MANIFEST_NAME, Budget, Engine, Manifest
@@ -26,14 +26,20 @@ from essm_deploy.units import format_ms
 
 
 def verify_on_device(
-    root: Path, launcher: Launcher, settings: Settings, progress: Callable[[str], None]
+    root: Path,
+    launcher: Launcher,
+    settings: Settings,
+    progress: Callable[[str], None],
+    cuda_graph: bool | None = None,
 ) -> tuple[dict[str, Any], list[EngineCheck]]:
     """Verify, measure, choose again by the bundle's own limits, and replace the manifest; returns the document and the checks.
 
-    `status` is confirmed, moved, nothing_fits or inconclusive (the default then stays). Raises UnavailableError if the engines
-    cannot run here, and what `verify_bundle` and `measure_engine` raise; the manifest is then as it was.
+    `status` is confirmed or moved; nothing_fits (the default then stays); or inconclusive, with the largest budget that surely
+    fits, or the smallest if none surely does. `cuda_graph` is how TensorRT engines are run from now on, None as the manifest
+    says. Raises UnavailableError if the engines cannot run here, and what `verify_bundle` and `measure_engine` raise; the
+    manifest is then as it was.
     """
-    manifest, checks = verify_bundle(root)
+    manifest, checks = verify_bundle(root, cuda_graph)
     for engine in manifest.engines:
         check_requirements(engine)
     idle = [check.engine for check in checks if check.judged != "engine"]
@@ -49,7 +55,7 @@ def verify_on_device(
 
     candidates = [Candidate(budget.id, _quality(budget)) for budget in ordered]
     choice = choose(candidates, Limits(**manifest.limits), measure, exhaustive=True)
-    default = bound[str(choice.chosen)].id if choice.status == "ok" else manifest.default
+    default = bound[str(choice.chosen)].id if choice.chosen is not None else manifest.default
     errors = {check.engine: check.max_rel_error for check in checks}
     updated = replace(manifest, default=default, engines=_recorded(manifest, bound, choice, errors))
     write_json(root / MANIFEST_NAME, updated.to_json())
@@ -88,6 +94,7 @@ def _profile(engine: Engine, measurement: Measurement) -> dict[str, Any]:
         "basis": measurement.latency.basis,
         "latency_ms": latency_json(measurement),
         "memory": memory_json(measurement),
+        **apart_json(measurement),
         "warnings": list(measurement.warnings),
         "environment": measurement.environment,
         **kept,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from essm_deploy.bundle.judges import Judged, check_or_judge
 from essm_deploy.bundle.vectors import VECTORS, Arrays, bound_of, read_vectors
 from essm_deploy.errors import IntegrityError, VerificationError
+from essm_deploy.runtime.engines import with_cuda_graph
 from essm_deploy.runtime.manifest import Engine, Manifest, read_manifest, verify_files
 
 
@@ -26,9 +27,12 @@ class EngineCheck:
     judged: Judged = "engine"
 
 
-def verify_bundle(root: Path) -> tuple[Manifest, list[EngineCheck]]:
-    """Check every file and replay every engine. IntegrityError or VerificationError names the first that fails."""
-    manifest = read_manifest(root)
+def verify_bundle(root: Path, cuda_graph: bool | None = None) -> tuple[Manifest, list[EngineCheck]]:
+    """Check every file and replay every engine. IntegrityError or VerificationError names the first that fails.
+
+    `cuda_graph` is how TensorRT engines are run, in the manifest that is returned too; None as the manifest says.
+    """
+    manifest = with_cuda_graph(read_manifest(root), cuda_graph)
     verify_files(root, manifest)
     if VECTORS not in manifest.files:
         raise IntegrityError(f"{root}: has no {VECTORS}; build the bundle again")

@@ -12,6 +12,8 @@ from essm_deploy.cli.guard import LazyGroup, guarded
 COMMANDS = {
     "build": ("essm_deploy.cli.build:build", "Choose the largest budget that fits a device, and bundle its engine."),
     "profile": ("essm_deploy.cli.profile:profile", "Measure the budgets of a checkpoint on a device."),
+    "report": ("essm_deploy.cli.report:report", "Write a document of profile as a page, as Markdown or as a picture."),
+    "compare": ("essm_deploy.cli.compare:compare", "Compare two documents of profile, budget by budget."),
     "verify": ("essm_deploy.cli.verify:verify", "Check a bundle's files and replay its test vectors."),
     "run": ("essm_deploy.cli.run:run", "Label a clip with a bundle."),
     "inspect": ("essm_deploy.cli.inspect:inspect", "Show what is in a checkpoint or a bundle."),

@@ -1,22 +1,37 @@
-"""What `build` and `profile` share: their options, and how a result is printed."""
+"""What `build` and `profile` share: their options, what these ask for, and the exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from essm_deploy.cli.options import BUDGETS, LATENCY, SIZE, THREADS
-from essm_deploy.cli.output import print_pairs, print_table
+from essm_deploy.cli.options import BUDGETS, FRACTION, LATENCY, SIZE, THREADS
+from essm_deploy.errors import UsageError
 from essm_deploy.resources import data_folder
-from essm_deploy.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
     from essm_deploy.compile import Request
+    from essm_deploy.profiling.requirement import Requirement
 
-_EXIT_CODES = {"ok": 0, "estimated": 0, "nothing_fits": 1, "inconclusive": 5}
+_EXIT_CODES = {"ok": 0, "estimated": 0, "planned": 0, "nothing_fits": 1, "inconclusive": 5}
+_BEST_TO_WORST = (0, 5, 1, 3, 4)
+"""Of the exit codes of several runs: what leaves a device without a bundle is worse than a bundle that may not be the best."""
+
+_OF_A_REQUIREMENT = (
+    "max_memory",
+    "min_quality",
+    "min_retention",
+    "statistic",
+    "confidence",
+    "pace",
+    "kind",
+    "batch",
+    "threads",
+)
 
 
 def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,22 +42,62 @@ def compiling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPTIONS = [
-    click.option("--target", default="cpu", show_default=True, help="A name from `essm-deploy targets`, or a .toml file."),
     click.option(
-        "--max-latency", type=LATENCY, default=None, help="Limit of one call, like 10ms: its p95, with 95% confidence."
+        "--target",
+        "targets",
+        multiple=True,
+        default=("cpu",),
+        show_default=True,
+        help="A name from `essm-deploy targets`, or a .toml file; repeatable.",
     ),
     click.option(
-        "--max-memory", type=SIZE, default=None, help="Limit of the whole process, interpreter included, like 200MiB."
+        "--max-latency",
+        "max_latencies",
+        type=LATENCY,
+        multiple=True,
+        help="Limit of one call, like 10ms: its p95, with 95% confidence. Repeatable: one answer for each, from one sweep.",
+    ),
+    click.option(
+        "--max-memory",
+        type=SIZE,
+        default=None,
+        help="Limit of the whole process, or of a GPU's own memory where the engine runs on one; like 200MiB.",
+    ),
+    click.option(
+        "--budget-file",
+        "budget_files",
+        multiple=True,
+        help="Named limits, like realtime-keyword, or a .toml file; repeatable. An option given beside it takes the place of "
+        "its own value.",
     ),
     click.option("--budgets", type=BUDGETS, default="trained", help="Candidates: 4,8,12, or all; default: those of training."),
     click.option("--all-K", "all_k", is_flag=True, help="Measure every candidate instead of searching."),
-    click.option("--statistic", type=click.Choice(["p50", "p90", "p95", "p99"]), default="p95", show_default=True),
+    click.option(
+        "--statistic",
+        type=click.Choice(["p50", "p90", "p95", "p99"]),
+        default=None,
+        help="Of the calls, that the limit bounds; default: p95.",
+    ),
+    click.option("--confidence", type=FRACTION, default=None, help="Of the bound, like 99%; default: 95%."),
+    click.option(
+        "--pace",
+        type=LATENCY,
+        default=None,
+        help="Make one call in that time, like 100ms, as an app would; the limit bounds those. Default: one after the other.",
+    ),
     click.option(
         "--kind",
         type=click.Choice(["sequence", "stream"]),
         default=None,
         help="The call that the limits bound; default: a step of the stream for text generation, else the sequence.",
     ),
+    click.option(
+        "--rebuilds",
+        type=click.IntRange(0, 20),
+        default=None,
+        help="Build the chosen engine so often anew, to see the spread; default: 1 for `build` with a latency limit, else 0.",
+    ),
+    click.option("--wait", is_flag=True, help="Wait while another sweep measures the device; default: say so and stop."),
     click.option(
         "--backend",
         type=click.Choice(["onnxruntime", "tensorrt", "tensorrt-rtx"]),
@@ -55,7 +110,8 @@ _OPTIONS = [
         default=None,
         help="Of ONNX Runtime: nothing may run on another one, and TF32 is off.",
     ),
-    click.option("--dynamic-batch", is_flag=True, help="Engines that take any batch; measured at batch 1."),
+    click.option("--batch", type=click.IntRange(1, 1024), default=None, help="Rows of a measured call; default: 1."),
+    click.option("--dynamic-batch", is_flag=True, help="Engines that take any batch, as --batch above 1 does."),
     click.option("--lowering", default=None, help="How to spell the convolution; default: chosen by length."),
     click.option(
         "--precision",
@@ -75,138 +131,83 @@ _OPTIONS = [
 ]
 
 
-def make_request(
+def make_requests(
     checkpoint: Path | None,
     *,
-    target: str,
-    max_latency: float | None,
-    max_memory: int | None,
+    targets: Sequence[str],
+    max_latencies: Sequence[float],
+    budget_files: Sequence[str],
     budgets: Any,
     all_k: bool,
-    statistic: str,
-    kind: Any,
-    dynamic_batch: bool,
-    lowering: str | None,
-    backend: str | None,
-    provider: str | None,
-    precision: Any,
-    precision_fallback: Any,
-    threads: int | None,
-    min_quality: float | None = None,
-    min_retention: float | None = None,
-    keep: tuple[int, ...] = (),
-) -> Request:
-    """The request of a command line; without a checkpoint, the shipped keyword spotter."""
+    rebuilds: int | None,
+    all_without_limits: bool = False,
+    usual_rebuilds: int = 0,
+    **options: Any,
+) -> list[Request]:
+    """What a command line asks: one request for every target and limit. Without a checkpoint, the shipped keyword spotter.
+
+    `all_without_limits`: measure every candidate where neither latency nor memory is limited. `usual_rebuilds` are made where
+    latency is limited and nothing else was said. `options` are further fields of a Request, and values that stand in the place
+    of a budget file's own; None is not given.
+    """
     from essm_deploy.compile import Request
     from essm_deploy.profiling.measure import Settings
-    from essm_deploy.profiling.verdict import Limits
 
-    return Request(
-        checkpoint=checkpoint or data_folder("checkpoints") / "keywords",
-        target=target,
-        limits=Limits(max_latency, max_memory, min_quality, min_retention),
-        budgets=budgets,
-        exhaustive=all_k,
-        keep=keep,
-        kind=kind,
-        dynamic_batch=dynamic_batch,
-        lowering=lowering,
-        backend=backend,
-        provider=provider,
-        precision=precision,
-        precision_fallback=precision_fallback,
-        settings=Settings(statistic=statistic, threads=threads),
-    )
+    stated = {name: options.pop(name, None) for name in _OF_A_REQUIREMENT}
+    _check_distinct("--target", targets)
+    return [
+        Request(
+            checkpoint=checkpoint or data_folder("checkpoints") / "keywords",
+            target=target,
+            limits=requirement.limits,
+            requirement=requirement.name,
+            budgets=budgets,
+            exhaustive=all_k or (all_without_limits and not requirement.limits_measured),
+            kind=requirement.kind,
+            rebuilds=rebuilds if rebuilds is not None else usual_rebuilds if requirement.max_latency is not None else 0,
+            settings=requirement.settings(Settings()),
+            **options,
+        )
+        for target in targets
+        for requirement in _requirements(budget_files, max_latencies, stated)
+    ]
 
 
 def exit_code(document: dict[str, Any]) -> int:
-    """The exit code that belongs to a document's status."""
+    """The exit code that belongs to a document's status; of several runs, the worst: 4, 3, 1, 5, 0."""
+    if "runs" in document:
+        return max((exit_code(run) for run in document["runs"]), key=_rank)
+    if document["status"] == "failed":
+        return int(document["exit_code"])
     return _EXIT_CODES[document["status"]]
 
 
-def print_choice(document: dict[str, Any]) -> None:
-    """The answer in a few lines, each figure with its basis."""
-    if document["budget"] is None:
-        click.echo(f"{_HEADLINES[document['status']]} on {document['target']}: {document['message']}")
-        return
-    if document["status"] == "estimated":
-        print_estimated(document)
-        return
-    headline = _HEADLINES[document["status"] if document["certain"] else "uncertain"]
-    click.echo(f"K={document['budget']} on {document['target']}: {headline}")
-    print_pairs(_answer_lines(document))
-    if document["status"] == "inconclusive":
-        click.echo(f"inconclusive: {document['message']}")
+def _rank(code: int) -> int:
+    return _BEST_TO_WORST.index(code) if code in _BEST_TO_WORST else len(_BEST_TO_WORST)
 
 
-_HEADLINES = {
-    "ok": "the largest budget that meets every limit",
-    "inconclusive": "the largest budget that surely meets every limit",
-    "uncertain": "the smallest budget, which may or may not meet every limit",
-    "nothing_fits": "nothing fits",
-}
+def _requirements(files: Sequence[str], latencies: Sequence[float], stated: dict[str, Any]) -> list[Requirement]:
+    from essm_deploy.profiling.requirement import Requirement, find_requirement
+
+    names = [f"{limit:g}ms" for limit in latencies]
+    if files and len(latencies) > 1:
+        raise UsageError("several --max-latency beside --budget-file: each could be meant for each file, so give one of them")
+    if files:
+        given = dict(stated, max_latency=latencies[0] if latencies else None)
+        found = [find_requirement(name).overridden(**given) for name in files]
+        _check_distinct("--budget-file", [str(requirement.name) for requirement in found])
+    else:
+        _check_distinct("--max-latency", names)
+        found = [Requirement(name, max_latency=limit) for name, limit in zip(names, latencies, strict=True)]
+        if len(found) < 2:  # nothing to tell apart
+            found = [Requirement(max_latency=latencies[0] if latencies else None)]
+        found = [requirement.overridden(**stated) for requirement in found]
+    for requirement in found:
+        requirement.check(f"{requirement.name}, with the options beside it" if files else "the options contradict each other")
+    return found
 
 
-def _answer_lines(document: dict[str, Any]) -> list[tuple[str, str]]:
-    lines = [
-        ("latency", _latency(document["latency_ms"], document["limits"]["max_latency_ms"])),
-        ("memory", _memory(document["memory"], document["limits"]["max_memory_bytes"])),
-        ("quality", _quality(document["quality"])),
-        ("parity", f"{document['verification']['max_rel_error']:.1e} from the float64 reference"),
-    ]
-    return [*lines, ("bundle", document["bundle"])] if document.get("bundle") else lines
-
-
-def _latency(latency: dict[str, Any], limit: float | None) -> str:
-    name = latency["statistic"]
-    bound = f"at most {format_ms(latency['upper'])} with {latency['confidence']:.0%} confidence"
-    basis = f"{latency['basis']}, {latency['samples']} calls, limit {_limit(limit, format_ms)}"
-    return f"{name} {format_ms(latency[name])}, {bound} ({basis})"
-
-
-def _memory(memory: dict[str, Any], limit: int | None) -> str:
-    share = f"peak {format_bytes(memory['peak_bytes'])}, {format_bytes(memory['baseline_bytes'])} of it the interpreter"
-    return f"{share} ({memory['basis']}, limit {_limit(limit, format_bytes)})"
-
-
-def print_estimated(document: dict[str, Any]) -> None:
-    """The answer where the device is not here: every figure is an estimate, and the engine has not run."""
-    latency, memory, limits = document["latency_ms"], document["memory"], document["limits"]
-    verification, bytes_limit = document["verification"], _limit(limits["max_memory_bytes"], format_bytes)
-    click.echo(f"K={document['budget']} on {document['target']}: the largest budget that meets every limit by estimate")
-    click.echo(document["note"])
-    print_pairs(
-        [
-            ("latency", f"{format_ms(latency['estimate'])} (estimated, limit {_limit(limits['max_latency_ms'], format_ms)})"),
-            ("memory", f"{format_bytes(memory['device_bytes'])} of the GPU's, CUDA apart (estimated, limit {bytes_limit})"),
-            ("factors", document["efficiency"]["source"]),
-            ("quality", _quality(document["quality"])),
-            ("parity", f"{verification['max_rel_error']:.1e} from the float64 reference, its graph on this machine"),
-            ("engine", f"{verification['on_device']} on the device"),
-            ("bundle", document["bundle"]),
-        ]
-    )
-
-
-def _limit(value: Any, shown: Callable[[Any], str]) -> str:
-    return "none" if value is None else shown(value)
-
-
-def _quality(quality: dict[str, Any] | None) -> str:
-    if quality is None:
-        return "not measured at this budget"
-    retention = "" if quality["retention"] is None else f", {quality['retention']:.1%} of the full budget"
-    return f"{quality['metric']} {quality['value']:.4g}{retention} (measured in training)"
-
-
-def print_candidates(document: dict[str, Any]) -> None:
-    """One row a candidate."""
-    header = ("budget", "p50", "p95", "p95 at most", "p99", "peak memory", "quality", "verdict")
-    print_table(header, [_row(c) for c in document["candidates"]])
-
-
-def _row(candidate: dict[str, Any]) -> list[str]:
-    latency, memory, quality = candidate["latency_ms"], candidate["memory"], candidate["quality"]
-    times = [format_ms(latency[key]) if latency else "-" for key in ("p50", "p95", "upper", "p99")]
-    peak = format_bytes(memory["peak_bytes"]) if memory else "-"
-    return [f"K={candidate['budget']}", *times, peak, f"{quality['value']:.4g}" if quality else "-", candidate["verdict"]]
+def _check_distinct(option: str, values: Sequence[str]) -> None:
+    twice = [value for value, count in Counter(values).items() if count > 1]
+    if twice:
+        raise UsageError(f"{option} {twice[0]} is given twice")

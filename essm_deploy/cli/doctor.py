@@ -29,14 +29,26 @@ _DISTRIBUTIONS = {"flint": "python-flint", "cuda": "cuda-python"}
 
 
 @click.command()
+@click.option("--target", default=None, help="Look at this target instead: a name from `essm-deploy targets`, or a .toml file.")
+@click.option("--clean", is_flag=True, help="Remove our files from the device that --target reaches over ssh.")
 @FORMAT
-def doctor(output_format: str) -> None:
-    """Report versions, execution providers, cores, governor, free memory, and which extras are missing."""
+def doctor(target: str | None, clean: bool, output_format: str) -> int | None:
+    """Report versions, execution providers, cores, governor, free memory, and which extras are missing.
+
+    With --target: what that device has and lacks, each thing with the command that brings it; exit 3 if something is missing.
+    """
+    if target is not None:
+        from essm_deploy.cli.doctor_target import clean_target, doctor_target
+
+        return clean_target(target, output_format) if clean else doctor_target(target, output_format)
+    if clean:
+        raise click.UsageError("--clean needs --target")
     report = examine()
     if output_format == "json":
         print_json(report)
     else:
         _print(report)
+    return None
 
 
 def examine() -> dict[str, Any]:

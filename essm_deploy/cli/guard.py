@@ -60,8 +60,9 @@ def guarded(command: click.Command, program: str) -> int:
     except click.ClickException as error:
         hint = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
         return _fail(error.format_message() + hint, error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort) as error:
+        said = str(error.__cause__ or error)  # click wraps it
+        return _fail(f"interrupted; {said}" if said else "interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of our stdout went away; Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from essm_deploy.cli.live import live_line
+
 
 def print_json(document: dict[str, Any]) -> None:
     """One document and nothing else on stdout."""
@@ -37,13 +39,30 @@ def print_pairs(pairs: Iterable[tuple[str, str]], indent: int = 2) -> None:
 
 
 class Progress:
-    """Stage lines on stderr with the time since the start; silent with -q."""
+    """Stage lines on stderr with the time since the start; silent with -q.
+
+    A line that ends in "..." says what is being done: on a terminal it is drawn live, with its own time, until the next line
+    comes; elsewhere it is left out, for the line that says what came of it follows.
+    """
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._start = time.monotonic()
+        self._live = None if quiet else live_line()
+        context = click.get_current_context(silent=True)
+        if self._live is not None and context is not None:
+            context.call_on_close(self._live.clear)  # before an error is printed, or Ctrl-C leaves it half drawn
 
     def __call__(self, line: str) -> None:
-        """One line: what has just been done or is being done."""
-        if not self._quiet:
-            click.echo(f"[{time.monotonic() - self._start:6.1f}s] {line}", err=True)
+        """One line: what has just been done, or with "..." at its end what is being done."""
+        if self._quiet:
+            return
+        doing = line.endswith("...")
+        stamped = f"[{time.monotonic() - self._start:6.1f}s] {line}"
+        if self._live is None:
+            if not doing:
+                click.echo(stamped, err=True)
+        elif doing:
+            self._live.show(line)
+        else:
+            self._live.say(stamped)

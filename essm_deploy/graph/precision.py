@@ -4,7 +4,8 @@
     check_policy   GEMMs outside it compute in the main precision; norms, residual sums, inputs and outputs are float32
 
 The policy lives in the ONNX types, since strongly typed runtimes have nothing else. A node belongs to the island if
-`spectral` is one of the parts of its name: the convolution, its state, the gates' sigmoid, and the mean over time.
+`spectral` is one of the parts of its name: the convolution, its state, the gates' scores and sigmoid, the mean over time, and
+what little else a family cannot afford to round.
 """
 
 from __future__ import annotations

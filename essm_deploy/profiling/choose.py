@@ -6,6 +6,7 @@ in a fresh process, with as many samples as the first one suggests, is taken
 
 - where a limit lies between the bounds, or below them while other processes kept the processor: a busy machine proves nothing
   against an engine whose fastest call meets the limit;
+- where an engine meets the limit by little: a short look may have seen no slow stretch of the device;
 - where an engine exceeds a limit although the isotonic fit over everything measured says that it should not (larger budgets
   were faster: something disturbed it);
 - at the engine just above the chosen one, where it exceeds the latency limit by little or was unstable.
@@ -40,7 +41,10 @@ from essm_deploy.profiling.verdict import (
 )
 
 _NEAR = 1.25  # an engine within a quarter of the limit deserves the second look before it is ruled out
-_SCALE_LEAST, _SCALE_MOST = 3.0, 20.0
+_BARELY = 1.1  # and one that has less than a tenth to spare, before it is ruled in
+SECOND_LOOK_LEAST, _SCALE_MOST = 6.0, 20.0
+_SCALE_SURE = 4.0
+"""How many times the samples that would do: the first look's figures, which say how many these are, are rough themselves."""
 
 
 Measure = Callable[[BudgetKey, Attempt], Measurement]
@@ -130,7 +134,8 @@ class _Search:
         """On which side of the limits a candidate lies, after as many looks as that takes."""
         if index not in self._looks:
             self._look(index, 1.0)
-        if self._looks[index] < LOOKS and (self.judged(index) == "unclear" or self._contradicts(index)):
+        again = self.judged(index) == "unclear" or self._contradicts(index) or self._barely_fits(index)
+        if again and self._looks[index] < LOOKS:
             self._look(index, self._scale(index))
         return self.judged(index)
 
@@ -175,6 +180,13 @@ class _Search:
         lower = self.results[index].latency.lower
         return lower is not None and fit[known.index(index)] < lower
 
+    def _barely_fits(self, index: int) -> bool:
+        limit = self.limits.max_latency_ms
+        if limit is None or self.judged(index) != "fits":
+            return False
+        upper = self.results[index].latency.upper
+        return upper is not None and upper * _BARELY > limit
+
     def _doubtful(self, index: int) -> bool:
         limit = self.limits.max_latency_ms
         if index in self.failures or limit is None or self.judged(index) != "exceeds":
@@ -190,14 +202,14 @@ class _Search:
         if disturbed(self.results[index]):
             return 1.0  # a longer look at a busy machine sees no more
         if limit is None:
-            return _SCALE_LEAST
+            return SECOND_LOOK_LEAST
         bound = latency.upper if latency.value <= limit else latency.lower
         distance = abs(latency.value - limit)
         if bound is None:
-            wanted = 2.0 * latency.needed_samples / latency.effective_samples
+            wanted = _SCALE_SURE * latency.needed_samples / latency.effective_samples
         else:
-            wanted = 2.0 * (abs(bound - latency.value) / distance) ** 2 if distance > 0 else _SCALE_MOST
-        return min(_SCALE_MOST, max(_SCALE_LEAST, wanted))
+            wanted = _SCALE_SURE * (abs(bound - latency.value) / distance) ** 2 if distance > 0 else _SCALE_MOST
+        return min(_SCALE_MOST, max(SECOND_LOOK_LEAST, wanted))
 
     def _next_not_fitting(self, index: int) -> int:
         above = [i for i in self._looks if i > index and self.judged(i) != "fits"]

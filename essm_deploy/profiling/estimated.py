@@ -20,7 +20,9 @@ def choose_by_estimate(candidates: Sequence[Candidate], limits: Limits, estimate
 
     def look_up(budget: BudgetKey, attempt: Attempt) -> Measurement:
         found = estimates[budget]
-        return Measurement(budget, _latency(found.latency_ms), Memory(found.device_bytes, bounded_by="device_bytes"))
+        return Measurement(
+            budget, _latency(found.latency_ms), Memory(None, device_bytes=found.device_bytes, bounded_by="device_bytes")
+        )
 
     return choose(candidates, limits, look_up, exhaustive=True)
 

@@ -1,11 +1,13 @@
 """The journal of a sweep: what was measured survives whatever ends the sweep.
 
     <cache>/sweeps/<key>/observations.jsonl       one line a finished measurement, with its samples, on disk before the
-    next begins <cache>/sweeps/<key>/finished-<time>.jsonl    sweeps that came to an answer; the last few are kept, and
-    never read again
+                                                  next begins
+    <cache>/sweeps/<key>/finished-<time>.jsonl    sweeps that came to an answer; the last few are kept, and never read
+                                                  again
 
-The key is a hash of everything that a number depends on (weights, target, settings, tool versions), so that a record is
-either exactly what would be measured again or is not found. `<cache>` is $ESSM_CACHE, or the user's cache directory.
+The key is a hash of everything that a number depends on (weights, target, settings, versions here and on the device), so
+that a record is either exactly what would be measured again or is not found. A line that was torn or damaged is left out,
+and its engine measured again. `<cache>` is $ESSM_CACHE, or the user's cache directory.
 """
 
 from __future__ import annotations
@@ -50,17 +52,25 @@ def sweeps_directory() -> Path:
 
 
 class Journal:
-    """An open sweep. `resumed` is the number of measurements found from a sweep of the same key that did not end."""
+    """An open sweep. `resumed`: how many measurements were found of a sweep of the same key that did not end.
+
+    `damaged`: how many lines of it could not be read.
+    """
 
     def __init__(self, key: str, directory: Path) -> None:
         self.key = key
         self.path = directory / JOURNAL_NAME
-        self._records = _recover(self.path, key)
+        self._records, self.damaged = _recover(self.path, key)
+        self._found = frozenset(self._records)
         self.resumed = len(self._records)
 
     def find(self, engine: str, attempt: int = 1) -> Measurement | None:
         """The measurement of `engine` on that attempt, if this sweep has it."""
         return self._records.get((engine, attempt))
+
+    def was_resumed(self, engine: str, attempt: int = 1) -> bool:
+        """Whether that measurement is from before this run."""
+        return (engine, attempt) in self._found
 
     def append(self, engine: str, attempt: int, measurement: Measurement) -> None:
         """Write a finished measurement; it is on disk when this returns."""
@@ -121,27 +131,32 @@ def _hold(lock: IO[str], directory: Path) -> None:
         raise UsageError(f"{directory} is in use: another essm-deploy measures the same thing; wait for it to end") from None
 
 
-def _recover(path: Path, key: str) -> dict[tuple[str, int], Measurement]:
-    """The whole records of an unfinished sweep; what was torn or damaged is cut off, a journal of another key is set aside."""
+def _recover(path: Path, key: str) -> tuple[dict[tuple[str, int], Measurement], int]:
+    """The sound records of an unfinished sweep, and how many lines were not; a journal of another key is set aside."""
     if not path.exists():
-        return {}
+        return {}, 0
     with _disk_errors(path):
         content = path.read_bytes() if path.is_file() else b""
         lines = content.splitlines(keepends=True)
         if not lines or not _is_header(lines[0], key):
             path.replace(path.with_suffix(".unreadable"))
-            return {}
-        records: dict[tuple[str, int], Measurement] = {}
-        end = len(lines[0])
-        for line in lines[1:]:
-            record = _record(line)
-            if record is None:
-                break
-            records[record[0]] = record[1]
-            end += len(line)
-        if end < len(content):
-            os.truncate(path, end)
-    return records
+            return {}, len(lines)
+        read = [(line, _record(line)) for line in lines[1:]]
+        sound = [(line, record) for line, record in read if record is not None]
+        if len(sound) < len(read):
+            _rewrite(path, [lines[0], *(line for line, _ in sound)])
+        return dict(record for _, record in sound), len(read) - len(sound)
+
+
+def _rewrite(path: Path, lines: list[bytes]) -> None:
+    """The journal with these lines alone, whole or not at all."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as stream:
+        stream.writelines(lines)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.replace(path)
+    _sync_directory(path.parent)
 
 
 def _is_header(line: bytes, key: str) -> bool:

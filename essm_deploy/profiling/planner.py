@@ -26,6 +26,7 @@ from essm_deploy.errors import EssmError
 from essm_deploy.files import write_json
 from essm_deploy.graph.builder import GraphBuilder, save_model
 from essm_deploy.graph.weights import data_file
+from essm_deploy.profiling.facts import DeviceFacts
 from essm_deploy.profiling.measure import Settings, measure_engine
 from essm_deploy.profiling.observations import sweep_key, sweeps_directory
 from essm_deploy.profiling.verdict import Attempt
@@ -44,7 +45,10 @@ _QUICK = Settings(statistic="p50", min_samples=20, min_seconds=0.2, max_seconds=
 
 @dataclass
 class MeasuredPlanner:
-    """Call it with a problem. `records` fills with what was measured, winners and losers, by problem."""
+    """Call it with a problem. `records` fills with what was measured, winners and losers, by problem.
+
+    `facts` of the launcher's device, where somebody has them already.
+    """
 
     launcher: Launcher
     backend: Backend
@@ -53,6 +57,7 @@ class MeasuredPlanner:
     progress: Callable[[str], None]
     name: str | None = None
     records: dict[str, dict[str, float]] = field(default_factory=dict)
+    facts: DeviceFacts | None = None
 
     def __call__(self, problem: ConvProblem) -> Lowering:
         """The fastest lowering on the device; BuildError if there is no lawful one of that name."""
@@ -92,6 +97,7 @@ class MeasuredPlanner:
             target=self.target,
             backend=self.backend.name,
             threads=self.threads,
+            device=(self.facts or DeviceFacts(self.launcher)).known,
             versions=[__version__, onnx.__version__, onnxruntime.__version__],
         )
 

@@ -37,6 +37,26 @@ def split_by_quality(candidates: Sequence[Candidate], limits: Limits) -> tuple[l
     return [candidate for candidate in candidates if candidate.budget not in excluded], excluded
 
 
+def better_below(candidates: Sequence[Candidate], chosen: BudgetKey) -> Candidate | None:
+    """The best of the ascending candidates below the chosen one, if its quality is better; a smaller budget wins a draw.
+
+    Quality need not grow with the budget, so the largest that fits need not be the best.
+    """
+    at = next(index for index, candidate in enumerate(candidates) if candidate.budget == chosen)
+    best = candidates[at]
+    for candidate in reversed(candidates[:at]):
+        if _at_least_as_good(candidate.quality, best.quality, strictly=best is candidates[at]):
+            best = candidate
+    return None if best is candidates[at] else best
+
+
+def _at_least_as_good(one: Quality | None, other: Quality | None, *, strictly: bool) -> bool:
+    if one is None or other is None:
+        return False
+    gain = one.value - other.value if one.direction == "higher" else other.value - one.value
+    return gain > 0 or (gain == 0 and not strictly)
+
+
 def missed_quality(candidate: Candidate, limits: Limits) -> str:
     """What keeps the candidate out, or nothing."""
     reasons = [_missed_value(candidate, limits.min_quality), _missed_retention(candidate, limits.min_retention)]

@@ -22,12 +22,10 @@ from functools import lru_cache
 import numpy as np
 
 from essm_deploy.errors import UnitError
+from essm_deploy.runtime.dependence import effective_samples as effective_samples
+from essm_deploy.runtime.dependence import percentile as percentile
 
 _TAIL_SIGMAS = 12.0  # mass beyond: below 1e-30
-_BATCHES = 20
-_LEAST_PER_BATCH = 10
-_INFLATION_BY_CHANCE = 1.905
-"""The 99% quantile of chi-square with 19 degrees of freedom over 19: what 20 batches of independent samples stay below."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,6 @@ def percentile_of(statistic: str) -> float:
     if match is None or not 1 <= float(match[1]) < 100:
         raise UnitError(f"a statistic was read as {statistic[:40]!r}: write a percentile such as p50, p95, p99 or p99.9")
     return round(float(match[1]) / 100, 6)
-
-
-def percentile(ordered: Sequence[float], fraction: float) -> float:
-    """The sample's own percentile: the smallest value with at least that fraction of the samples at or below it."""
-    rank = math.ceil(round(fraction * len(ordered), 9))
-    return ordered[max(rank, 1) - 1]
 
 
 def percentile_bounds(ordered: Sequence[float], fraction: float, confidence: float, effective: float | None = None) -> Bounds:
@@ -94,26 +86,6 @@ def samples_needed(fraction: float, confidence: float, over: int = 0) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if _supports(middle, fraction, confidence, over) else (middle, high)
     return high
-
-
-def effective_samples(samples: Sequence[float], fraction: float) -> float:
-    """How many independent samples this sequence (in the order of time) is worth for one percentile.
-
-    Slow stretches make neighbours alike, and the binomial bounds then promise too much. Whether a sample lies above the
-    percentile is a 0/1 sequence; the variance of its means over 20 batches, against that of independent draws, is the
-    inflation (batch means; Law and Kelton, Simulation Modeling and Analysis, 9.5). Inflation that chance alone would
-    show is not counted.
-    """
-    count = len(samples)
-    size = count // _BATCHES
-    if size < _LEAST_PER_BATCH:
-        return float(count)
-    values = np.asarray(samples, dtype=np.float64)
-    over = values > percentile(np.sort(values).tolist(), fraction)
-    means = over[: size * _BATCHES].reshape(_BATCHES, size).mean(axis=1)
-    expected = fraction * (1 - fraction) / size
-    inflation = float(means.var(ddof=1)) / expected
-    return count / inflation if inflation > _INFLATION_BY_CHANCE else float(count)
 
 
 def drift(samples: Sequence[float]) -> float:

@@ -7,14 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from essm_deploy.errors import UnavailableError
-from essm_deploy.profiling.statistics import (
-    drift,
-    effective_samples,
-    percentile,
-    percentile_bounds,
-    percentile_of,
-    variation,
-)
+from essm_deploy.profiling.statistics import effective_samples, percentile, percentile_bounds, percentile_of
 from essm_deploy.units import format_bytes, format_ms
 
 BudgetKey = int | str
@@ -24,9 +17,22 @@ Status = Literal["valid", "inconclusive", "failed"]
 LOOKS = 2
 """How often one engine may be judged: once, and once more in a fresh process."""
 
-_DRIFT_WARNING = 0.10
-_DEPENDENCE_WARNING = 0.5
-_WAITED_WARNING = 0.05
+CLAIMED = ("p50", "p90", "p95", "p99")
+"""The percentiles that are reported, each with its bounds."""
+
+WAITED_WARNING = 0.05
+"""The share of its time that a process may wait for a processor, or lose to other machines, before that is worth saying."""
+
+_FASTEST_SHARE, _CLOSE = 0.05, 1.1
+_SLICE_MS = 5.0  # Linux lets a process run for about three before it is another's turn
+_NOW_AND_THEN = 0.15  # one steady rival takes a quarter and more
+
+_FIGURES = {
+    "peak_bytes": "the peak of the process",
+    "device_bytes": "the device memory",
+    "nvml_bytes": "the process's device memory",
+    "peak_bytes+device_bytes": "the peak of the process and its device memory, which are one memory here,",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class Latency:
 
     `lower` and `upper` bound the true `statistic`. They are computed at `look_confidence` = 1 - (1 - confidence) / 2,
     so that a decision taken after up to two looks at an engine still holds at `confidence`. A bound that the sample
-    cannot support is None, and `needed_samples` is the count of independent ones that would.
+    cannot support is None, and `needed_samples` is the count of independent ones that would. `bounds` has the same for p50,
+    p90, p95 and p99. `pace_ms` is the time in which one call was started; None: one call followed the other.
     """
 
     p50: float
@@ -60,35 +67,55 @@ class Latency:
     effective_samples: float
     needed_samples: int
     basis: str = "measured"
+    bounds: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    pace_ms: float | None = None
 
     @classmethod
-    def from_samples(cls, samples: Sequence[float], *, statistic: str = "p95", confidence: float = 0.95) -> Latency:
+    def from_samples(
+        cls, samples: Sequence[float], *, statistic: str = "p95", confidence: float = 0.95, pace_ms: float | None = None
+    ) -> Latency:
         """Summarise samples in milliseconds, in the order in which they were taken; at least one."""
-        fraction = percentile_of(statistic)
         ordered = sorted(samples)
-        effective = effective_samples(samples, fraction)
-        look_confidence = 1 - (1 - confidence) / LOOKS
-        bounds = percentile_bounds(ordered, fraction, look_confidence, effective)
+        look = look_confidence(confidence)
+        bounds = {name: _bounds(samples, ordered, name, look) for name in dict.fromkeys((*CLAIMED, statistic))}
+        effective, decides = effective_samples(samples, percentile_of(statistic)), bounds[statistic]
         return cls(
             p50=percentile(ordered, 0.50),
             p90=percentile(ordered, 0.90),
             p95=percentile(ordered, 0.95),
             p99=percentile(ordered, 0.99),
-            value=percentile(ordered, fraction),
-            lower=bounds.lower,
-            upper=bounds.upper,
+            value=percentile(ordered, percentile_of(statistic)),
+            lower=decides["lower"],
+            upper=decides["upper"],
             statistic=statistic,
             confidence=confidence,
-            look_confidence=look_confidence,
+            look_confidence=look,
             samples=len(ordered),
             effective_samples=effective,
-            needed_samples=bounds.needed,
+            needed_samples=int(decides["needed_samples"] or 0),
+            bounds=bounds,
+            pace_ms=pace_ms,
         )
+
+
+def look_confidence(confidence: float) -> float:
+    """At which the bounds of one look are computed, for a decision that is to hold at `confidence` after all of them."""
+    return 1 - (1 - confidence) / LOOKS
+
+
+def _bounds(samples: Sequence[float], ordered: Sequence[float], name: str, confidence: float) -> dict[str, float | None]:
+    fraction = percentile_of(name)
+    found = percentile_bounds(ordered, fraction, confidence, effective_samples(samples, fraction))
+    return {"lower": found.lower, "upper": found.upper, "needed_samples": found.needed}
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the measuring process; None where `reasons` says why. `bounded_by` is the figure that --max-memory bounds."""
+    """Bytes of the measuring process; None where `reasons` says why.
+
+    `peak_bytes` includes the interpreter's own share, `baseline_bytes`; runtime/memory.py and runtime/device_memory.py say what
+    the others are. `bounded_by` names the figure that --max-memory bounds, or those whose sum it bounds, joined by "+".
+    """
 
     peak_bytes: int | None
     anonymous_bytes: int | None = None
@@ -97,13 +124,29 @@ class Memory:
     baseline_bytes: int | None = None
     bounded_by: str = "peak_bytes"
     reasons: dict[str, str] = field(default_factory=dict)
+    pss_bytes: int | None = None
+    nvml_bytes: int | None = None
+
+    @property
+    def bounded_bytes(self) -> int | None:
+        """What --max-memory bounds; None where a part of it is not available."""
+        total = 0
+        for name in self.bounded_by.split("+"):
+            value: int | None = getattr(self, name)
+            if value is None:
+                return None
+            total += value
+        return total
 
 
 @dataclass(frozen=True)
 class Measurement:
     """What one fresh process found out about one engine. `samples_ms` are in the order in which they were taken.
 
-    `waited_share`: how much of its time the process was ready and waited for a processor; None where the system does not tell.
+    `latency` is what limits bound: of paced calls, where a pace was asked for, and `back_to_back` is then of those that
+    followed one another in the same process. `waited_share`: how much of the time of its calls the process was ready and
+    waited for a processor; `stolen_share`: how much of the machine a hypervisor gave to others; None where the system does
+    not tell.
     """
 
     budget: BudgetKey
@@ -116,12 +159,24 @@ class Measurement:
     attempt: int = 1
     warnings: tuple[str, ...] = ()
     environment: dict[str, Any] = field(default_factory=dict)
+    back_to_back: Latency | None = None
+    back_to_back_samples_ms: tuple[float, ...] = ()
+    stolen_share: float | None = None
+
+    @property
+    def cold_start_ms(self) -> dict[str, float] | None:
+        """From opening the engine to its first result; the start of the process and of the interpreter is not in it."""
+        if self.load_ms is None or self.first_ms is None:
+            return None
+        return {"load": self.load_ms, "first": self.first_ms, "total": self.load_ms + self.first_ms}
 
     def to_json(self, *, samples: bool = True) -> dict[str, Any]:
         """The record as written to observations.jsonl; without `samples`, the summary alone."""
-        record = asdict(self) | {"warnings": list(self.warnings), "samples_ms": list(self.samples_ms)}
-        if not samples:
-            del record["samples_ms"]
+        record = asdict(self) | {"warnings": list(self.warnings)}
+        for name in _SAMPLES:
+            record[name] = list(record[name])
+            if not samples:
+                del record[name]
         return record
 
     @classmethod
@@ -130,14 +185,20 @@ class Measurement:
         known = dict(record)
         known["latency"] = Latency(**known["latency"])
         known["memory"] = Memory(**known["memory"])
-        known["samples_ms"] = tuple(float(value) for value in known.get("samples_ms", ()))
+        if known.get("back_to_back") is not None:
+            known["back_to_back"] = Latency(**known["back_to_back"])
+        for name in _SAMPLES:
+            known[name] = tuple(float(value) for value in known.get(name, ()))
         known["warnings"] = tuple(known["warnings"])
         return cls(**known)
 
 
+_SAMPLES = ("samples_ms", "back_to_back_samples_ms")
+
+
 @dataclass(frozen=True)
 class Limits:
-    """What an engine must meet; None is no limit. Latency bounds Latency.upper, memory bounds Memory.peak_bytes."""
+    """What an engine must meet; None is no limit. Latency bounds Latency.upper, memory bounds Memory.bounded_bytes."""
 
     max_latency_ms: float | None = None
     max_memory_bytes: int | None = None
@@ -183,30 +244,8 @@ def overall(findings: Sequence[Finding]) -> Side:
 
 
 def disturbed(measurement: Measurement) -> bool:
-    """Whether other processes kept the processor for so long that the engine may be faster than what was measured."""
-    return measurement.waited_share is not None and measurement.waited_share > _WAITED_WARNING
-
-
-def stability_warnings(samples: Sequence[float], latency: Latency, waited_share: float | None = None) -> list[str]:
-    """What makes these samples less trustworthy than their count suggests. Warnings never fail a measurement."""
-    warnings = []
-    if waited_share is not None and waited_share > _WAITED_WARNING:
-        warnings.append(f"contention: the process waited for a processor {waited_share:.0%} of the time")
-    change = drift(samples)
-    if abs(change) > _DRIFT_WARNING:
-        warnings.append(
-            f"drift: the median of the second half differs by {change:+.0%} from the first (CV {variation(samples):.0%})"
-        )
-    if latency.effective_samples < _DEPENDENCE_WARNING * latency.samples:
-        warnings.append(
-            f"dependence: slow calls came in stretches, {latency.samples} samples count as {latency.effective_samples:.0f}"
-        )
-    if latency.upper is None:
-        warnings.append(
-            f"support: {latency.statistic} has no upper bound, that takes {latency.needed_samples} independent samples "
-            f"and there are {latency.effective_samples:.0f}"
-        )
-    return warnings
+    """Whether others kept the processor for so long that the engine may be faster than what was measured."""
+    return _taken(measurement) > WAITED_WARNING
 
 
 def _judge_latency(measurement: Measurement, limit: float) -> Finding:
@@ -215,9 +254,8 @@ def _judge_latency(measurement: Measurement, limit: float) -> Finding:
     if upper is not None and upper <= limit:
         reason = f"{name} is at most {format_ms(upper)}, within {format_ms(limit)}"
         return Finding("max_latency", "fits", limit, upper, reason)
-    fastest = min(measurement.samples_ms, default=0.0)  # a call that nothing disturbed takes about that long
-    if lower is not None and lower > limit >= fastest and disturbed(measurement):
-        waited = f"the process waited for a processor {measurement.waited_share:.0%} of the time"
+    if lower is not None and lower > limit and disturbed(measurement) and limit >= _undisturbed(measurement):
+        waited = f"the process waited for a processor {_taken(measurement):.0%} of the time"
         reason = f"{name} is at least {format_ms(lower)}, but {waited}, which leaves {format_ms(limit)} open"
         return Finding("max_latency", "unclear", limit, upper, reason)
     if lower is not None and lower > limit:
@@ -227,11 +265,32 @@ def _judge_latency(measurement: Measurement, limit: float) -> Finding:
     return Finding("max_latency", "unclear", limit, upper, reason)
 
 
+def _undisturbed(measurement: Measurement) -> float:
+    """The least that a call may take in milliseconds where nobody else computes.
+
+    Calls that are short against a time slice, or on a machine that is busy now and then, go through whole at times: the fastest
+    lie close together, and that is how long a call takes. Otherwise each of them has waited, for as large a part as all did.
+    """
+    ordered, share = sorted(measurement.samples_ms), _taken(measurement)
+    if not ordered:
+        return 0.0
+    close = percentile(ordered, _FASTEST_SHARE) <= _CLOSE * ordered[0]
+    whole = ordered[0] <= _SLICE_MS or share <= _NOW_AND_THEN
+    return ordered[0] * (1.0 if close and whole else 1 - min(1.0, share))
+
+
+def _taken(measurement: Measurement) -> float:
+    """The larger of the two shares of time that others took."""
+    return max(measurement.waited_share or 0.0, measurement.stolen_share or 0.0)
+
+
 def _judge_memory(memory: Memory, limit: int) -> Finding:
-    peak = memory.peak_bytes
-    if peak is None:
-        reason = memory.reasons.get("peak_bytes", "not reported")
-        raise UnavailableError(f"a memory limit needs the peak of the process, which is not available here: {reason}")
-    side: Side = "fits" if peak <= limit else "exceeds"
+    figure, measured = _FIGURES.get(memory.bounded_by, memory.bounded_by), memory.bounded_bytes
+    if measured is None:
+        missing = next(name for name in memory.bounded_by.split("+") if getattr(memory, name) is None)
+        reason = memory.reasons.get(missing, "not reported")
+        raise UnavailableError(f"a memory limit needs {figure}, which is not available here: {reason}")
+    side: Side = "fits" if measured <= limit else "exceeds"
     relation = "within" if side == "fits" else "above"
-    return Finding("max_memory", side, limit, peak, f"the peak is {format_bytes(peak)}, {relation} {format_bytes(limit)}")
+    shown = f"{figure} is {format_bytes(measured)}, {relation} {format_bytes(limit)}"
+    return Finding("max_memory", side, limit, measured, shown)

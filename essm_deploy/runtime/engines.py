@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from essm_deploy.errors import UsageError
 from essm_deploy.runtime.manifest import Budget, Engine, Manifest
+from essm_deploy.runtime.requirements import TENSORRT
 from essm_deploy.runtime.session import Session, SessionFactory, open_session
 
 
@@ -51,6 +53,21 @@ class EnginePool:
     def budget_id(self, budget: int | str) -> str:
         """The id of the budget called `budget`, or of that size; UsageError if the bundle has none such."""
         return budget_id(self.budgets, budget)
+
+
+def with_cuda_graph(manifest: Manifest, cuda_graph: bool | None) -> Manifest:
+    """The manifest whose TensorRT engines are run as a CUDA graph, or are not; None leaves it as it is.
+
+    UsageError if there is no such engine: nothing else runs as one.
+    """
+    if cuda_graph is None:
+        return manifest
+    compiled = {engine.id for engine in manifest.engines if not TENSORRT.keys().isdisjoint(engine.requires)}
+    if not compiled:
+        raise UsageError("a CUDA graph was asked for or ruled out, and the bundle holds no TensorRT engine")
+    execution = {"cuda_graph": cuda_graph}
+    engines = (replace(e, execution=execution) if e.id in compiled else e for e in manifest.engines)
+    return replace(manifest, engines=tuple(engines))
 
 
 def budget_id(budgets: Iterable[Budget], budget: int | str) -> str:

@@ -8,7 +8,7 @@
     ├── limits          what the build was asked for
     ├── budgets         [{id, axes: {"k": 8}, order, quality}]
     ├── engines         [{id, budget, kind, chunk, backend, precision, files, requires, profile, inputs, outputs, stream,
-    │                     graph, proof}]
+    │                     graph, proof, execution}]
     ├── default         the engine that an app gets if it does not ask
     └── files           {path: sha256}
 
@@ -37,7 +37,7 @@ KINDS = ("sequence", "stream", "anchor")
 BASES = ("measured", "estimated")
 DTYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
 
-_LATER = ("stream", "graph", "proof")  # keys that an engine's entry has only where it needs them
+_LATER = ("stream", "graph", "proof", "execution")  # keys that an engine's entry has only where it needs them
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -90,7 +90,8 @@ class Engine:
     """One compiled graph. `files[0]` is what the backend opens; the others are what that file refers to.
 
     An engine that is no longer ONNX says what it was made of: `graph` is that graph and the files that it refers to, `proof` is
-    what was proved when it was built. Both are empty where the graph itself is the engine.
+    what was proved when it was built. Both are empty where the graph itself is the engine. `execution` says how a GPU is to run
+    it: {"cuda_graph": bool}, none if nobody has decided.
     """
 
     id: str
@@ -107,6 +108,7 @@ class Engine:
     stream: StreamInfo | None = None
     graph: tuple[str, ...] = ()
     proof: JsonObject | None = None
+    execution: JsonObject | None = None
 
     @classmethod
     def from_json(cls, value: object, where: str = "the engine", *, strict: bool = True) -> Engine:
@@ -126,13 +128,14 @@ class Engine:
             stream=_stream(fields),
             graph=tuple(check_relative(path, where) for path in fields.sequence("graph", optional=True)),
             proof=fields.mapping("proof", optional=True),
+            execution=_execution(fields),
         )
         fields.finish()
         _check_engine(engine, where)
         return engine
 
     def to_json(self) -> JsonObject:
-        """The entry as written; without `stream`, `graph` and `proof` where there is none, as before they came to be."""
+        """The entry as written; without `stream` and the keys behind it where there is none, as before they came to be."""
         entry = cast(JsonObject, _plain(asdict(self)))
         return {key: value for key, value in entry.items() if key not in _LATER or value}
 
@@ -324,6 +327,13 @@ def _tensors(fields: Fields, name: str) -> tuple[TensorInfo, ...]:
 def _stream(fields: Fields) -> StreamInfo | None:
     value = fields.mapping("stream", optional=True)
     return None if value is None else StreamInfo.from_json(value, f"{fields.where}: stream", strict=fields.strict)
+
+
+def _execution(fields: Fields) -> JsonObject | None:
+    value = fields.mapping("execution", optional=True)
+    if value is not None and not (value.keys() <= {"cuda_graph"} and all(isinstance(v, bool) for v in value.values())):
+        raise fields.wrong("execution", value, 'an object such as {"cuda_graph": true}')
+    return value
 
 
 def _shape(values: list[Any], where: str) -> tuple[int | str, ...]:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from essm_deploy.errors import InputError, UsageError
-from essm_deploy.runtime.engines import EnginePool, budget_id
+from essm_deploy.runtime.engines import EnginePool, budget_id, with_cuda_graph
 from essm_deploy.runtime.manifest import Engine, Manifest, read_manifest, verify_files
 from essm_deploy.runtime.scores import ranked
 from essm_deploy.runtime.sequence import SequenceEngine
 from essm_deploy.runtime.stream import Stream
 from essm_deploy.runtime.stream_select import stream_engine
+from essm_deploy.runtime.strict import JsonObject
 from essm_deploy.runtime.tensors import Array
 
 if TYPE_CHECKING:
@@ -19,12 +20,23 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """An opened bundle: `manifest`, the `engine` in use, and what an app calls."""
+    """An opened bundle: `manifest`, the `engine` in use, and what an app calls.
 
-    def __init__(self, root: Path, manifest: Manifest, engine: Engine, threads: int | None = None) -> None:
+    `calibration` is the record by which the engine was chosen for this device, None unless `load` was told to calibrate.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        manifest: Manifest,
+        engine: Engine,
+        threads: int | None = None,
+        calibration: JsonObject | None = None,
+    ) -> None:
         self.root = root
         self.manifest = manifest
         self.engine = engine
+        self.calibration = calibration
         self.labels: list[str] = list(manifest.model.id2label)
         self._pool = EnginePool.of(root, manifest, threads)
         self._session = self._pool.session(engine.id)
@@ -93,21 +105,34 @@ def load(
     engine: str | None = None,
     threads: int | None = None,
     verify: bool = True,
+    calibrate: bool = False,
+    cuda_graph: bool | None = None,
 ) -> Model:
     """Open the bundle at `path` and the engine that it holds for `budget` (8 or "k8"), or the one called `engine`.
 
     `threads` defaults to the physical cores. `verify=False` skips the sha256 of every file, for a bundle that was
-    checked before. Raises BundleError (not a bundle, or a newer one), IntegrityError (a file is missing or changed),
-    UsageError (no such budget or engine) and UnavailableError (this machine lacks what the engine needs).
+    checked before. `calibrate` measures the bundle's budgets on this device, some seconds each, and opens the largest that
+    surely meets the bundle's limits; what was found is kept beside the manifest, so that the next load measures nothing.
+    `cuda_graph` runs TensorRT engines as a CUDA graph, or does not; the default is how the manifest's figures were measured.
+    Raises BundleError (not a bundle, or a newer one), IntegrityError (a file is missing or changed), UsageError (no such
+    budget or engine), UnavailableError (this machine lacks what the engine needs) and, of `calibrate`, VerificationError
+    (an engine computes something else here) and WorkerError.
     """
     root = Path(path)
     if threads is not None and (isinstance(threads, bool) or not 1 <= threads <= 1024):
         raise UsageError(f"threads is {threads}, expected 1 to 1024")
-    manifest = read_manifest(root)
+    if calibrate and (budget is not None or engine is not None):
+        raise UsageError("calibrate chooses the budget by measuring: give neither budget nor engine with it")
+    manifest = with_cuda_graph(read_manifest(root), cuda_graph)
     chosen = select_engine(manifest, budget=budget, engine=engine)
     if verify:
         verify_files(root, manifest)
-    return Model(root, manifest, chosen, threads)
+    if not calibrate:
+        return Model(root, manifest, chosen, threads)
+    from essm_deploy.runtime.calibrate import calibrated  # an app that does not calibrate starts no process
+
+    record = calibrated(root, manifest, threads)
+    return Model(root, manifest, manifest.engine(record["default"]), threads, record)
 
 
 def select_engine(manifest: Manifest, *, budget: int | str | None = None, engine: str | None = None) -> Engine:

@@ -6,14 +6,16 @@ session that came up on another one is an error, because its speed and its round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnxruntime
 
 from essm_deploy.errors import BuildError, BundleError, EssmError, UnavailableError
+from essm_deploy.runtime.cuda import CudaDevice
+from essm_deploy.runtime.cuda_state import DeviceState
 from essm_deploy.runtime.files import resolve_file
 from essm_deploy.runtime.host import physical_cores
 from essm_deploy.runtime.manifest import Engine, TensorInfo
@@ -49,6 +51,21 @@ class Session(Protocol):
         """Fix the arrays that the engine reads and writes, once; each call of the result computes from one to the other."""
 
 
+@runtime_checkable
+class DeviceSession(Session, Protocol):
+    """A session on a device with memory of its own, in which a stream's state can stay."""
+
+    device: CudaDevice
+
+    def device_state(self, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> DeviceState:
+        """Memory there for two sets of the float32 tensors of these names and shapes."""
+
+    def bind_carried(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], state: DeviceState, current: int, written: str
+    ) -> Callable[[], None]:
+        """`bind` where set `current` of the state is read and the other one, its names behind `written`, is written."""
+
+
 class SessionFactory(Protocol):
     """What a backend registers: opens `engine`, whose files lie below `root`."""
 
@@ -79,6 +96,13 @@ class OrtSession:
         self.provider = _check_provider(self._session, engine, wanted)
         _check_signature(self._session, engine)
         self._outputs = [info.name for info in engine.outputs]
+        self._bound = False
+
+    @property
+    def execution(self) -> dict[str, bool]:
+        """How the calls so far were made, for the record of a measurement; see TensorRtSession.execution."""
+        copied = self.provider != DEFAULT_PROVIDER
+        return {"cuda_graph": False, "io_binding": self._bound, "transfers": copied, "state_on_device": False}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute all outputs. Raises InputError if the arrays are not those that the manifest declares."""
@@ -95,6 +119,7 @@ class OrtSession:
         The arrays are not copied: they are read and written in place by every call, which raises EssmError where ONNX
         Runtime fails.
         """
+        self._bound = True
         binding = self._session.io_binding()
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)

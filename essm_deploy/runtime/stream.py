@@ -214,7 +214,7 @@ class Stream:
 
     def _cut(self) -> None:
         """Forget what is older than L/2 (or, at the first L/2, only start the spare)."""
-        front, cut = self._buffers.front, self._layout.info.cut or 0
+        front, cut = self._buffers.edit(), self._layout.info.cut or 0
         if self._layout.info.restart == "zero":
             front["state"][:, :, : front["state"].shape[2] - cut] = 0  # rows are chronological, the newest last
             return

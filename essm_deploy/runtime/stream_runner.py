@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from essm_deploy.errors import BundleError
+from essm_deploy.runtime.cuda_state import DeviceState
 from essm_deploy.runtime.manifest import Engine
-from essm_deploy.runtime.session import Session
-from essm_deploy.runtime.stream_buffers import StreamBuffers, aligned_zeros
+from essm_deploy.runtime.session import DeviceSession, Session
+from essm_deploy.runtime.stream_buffers import StreamBuffers, Where, aligned_zeros
 from essm_deploy.runtime.stream_layout import Layout, sized
 from essm_deploy.runtime.stream_ring import Ring
 
@@ -18,7 +19,9 @@ _NEXT = "next_"
 class ChunkRunner:
     """Processes `chunk` tokens: fill `data`, `step()`, read `logits` (or `last`, the last position's).
 
-    Bound once for either direction of the swap, so that a step allocates and looks up nothing.
+    Bound once for either direction of the swap, so that a step allocates and looks up nothing. The carried tensors stay on
+    the session's device if it has memory of its own: `_bring` lets the side on which the engine runs have them, so that this
+    side has them whether the step then succeeds or not.
     """
 
     def __init__(self, session: Session, engine: Engine, layout: Layout, buffers: StreamBuffers) -> None:
@@ -33,11 +36,17 @@ class ChunkRunner:
             feed["leaving"] = self._leaving = aligned_zeros(layout.around(chunk))
             got["entering"] = self._entering = aligned_zeros(layout.around(chunk))
         self._buffers = buffers
-        one, other = buffers.sets
-        self._calls = tuple(
-            session.bind(feed | now, got | {_NEXT + name: array for name, array in then.items()})
-            for now, then in ((one, other), (other, one))
-        )
+        self._here: Where = "host"
+        if isinstance(session, DeviceSession) and (state := _device_state(session, layout, buffers)) is not None:
+            self._here = "device"
+            self._calls = tuple(session.bind_carried(feed, got, state, current, _NEXT) for current in (0, 1))
+        else:
+            one, other = buffers.sets
+            self._calls = tuple(
+                session.bind(feed | now, got | {_NEXT + name: array for name, array in then.items()})
+                for now, then in ((one, other), (other, one))
+            )
+        self._bring = buffers.to_device if self._here == "device" else buffers.to_host
         self.step: Callable[[], None] = self._plain if buffers.ring is None else partial(self._ringed, buffers.ring)
 
     def _plain(self) -> None:
@@ -45,8 +54,9 @@ class ChunkRunner:
         buffers = self._buffers
         current, position = buffers.current, buffers.position
         try:
+            self._bring()
             self._calls[current]()
-            buffers.current = 1 - current
+            buffers.current, buffers.where = 1 - current, self._here
             buffers.position = position + self.chunk
         except BaseException:
             buffers.current, buffers.position = current, position
@@ -58,9 +68,10 @@ class ChunkRunner:
         current, position = buffers.current, buffers.position
         ring.read(self._leaving)
         try:
+            self._bring()
             self._calls[current]()
             ring.append(self._entering)
-            buffers.current = 1 - current
+            buffers.current, buffers.where = 1 - current, self._here
             buffers.position = position + self.chunk
         except BaseException:
             buffers.current, buffers.position = current, position
@@ -87,7 +98,14 @@ class AnchorRunner:
         self._ring.align()
         current = self._buffers.current
         self._calls[current]()  # into the set that is not in use
-        self._buffers.sets[current]["state"][...] = self._buffers.sets[1 - current]["state"]
+        self._buffers.edit()["state"][...] = self._buffers.sets[1 - current]["state"]
+
+
+def _device_state(session: DeviceSession, layout: Layout, buffers: StreamBuffers) -> DeviceState | None:
+    """The stream's memory on the session's device; None if it lies on another one, and the state has to travel."""
+    if buffers.device is None:
+        buffers.device = session.device_state(layout.carried)
+    return buffers.device if buffers.device.index == session.device.index else None
 
 
 def _sizes(shape: tuple[int | str, ...]) -> tuple[int, ...]:

@@ -36,6 +36,10 @@ class TensorRtLog:
         found = [message.partition(label)[2].split() for _, message in self.lines if label in message]
         return int(found[-1][0]) if found and found[-1] and found[-1][0].isdigit() else None
 
+    def line(self, start: str) -> str:
+        """The last message that begins so, or nothing."""
+        return next((message for _, message in reversed(self.lines) if message.startswith(start)), "")
+
 
 @contextmanager
 def captured(trt: Any) -> Iterator[tuple[Any, TensorRtLog]]:

@@ -1,8 +1,12 @@
-"""Timing one call, host to host, again and again: the loop that every latency in the product comes from."""
+"""Timing one call, host to host, again and again: the loop that every latency in the product comes from.
+
+The clock is `time.perf_counter`, which is monotonic: neither setting the time nor a time server moves it.
+"""
 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
@@ -11,8 +15,12 @@ from statistics import median
 import numpy as np
 
 from essm_deploy.errors import InputError
+from essm_deploy.runtime.dependence import effective_samples
 from essm_deploy.runtime.manifest import TensorInfo
 from essm_deploy.runtime.tensors import LENGTHS, Array, minimum
+
+BACK_TO_BACK, PACED = "back_to_back", "paced"
+"""The modes of sampling: one call after the other, and one in a given time."""
 
 VARIANTS = 4  # different inputs, called in turn
 MAX_SAMPLES = 1_000_000
@@ -32,13 +40,25 @@ class WarmUp:
 
 
 @dataclass(frozen=True)
+class Support:
+    """What a bound of a percentile (a share: 0.95) takes: this many independent samples."""
+
+    fraction: float
+    samples: int
+
+
+@dataclass(frozen=True)
 class SamplingPlan:
-    """Stop once there are `min_samples` and `min_seconds`, or after `max_seconds`. `pace_ms`: start one call in that time."""
+    """Stop once there are `min_samples`, `min_seconds` and what `support` takes, or after `max_seconds`.
+
+    `pace_ms`: start one call in that time, or at once where the one before took longer.
+    """
 
     min_samples: int
     min_seconds: float
     max_seconds: float
     pace_ms: float | None = None
+    support: Support | None = None
 
 
 def random_inputs(declared: tuple[TensorInfo, ...], *, batch: int, length: int | None, seed: int) -> list[dict[str, Array]]:
@@ -75,14 +95,14 @@ def sample(call: Callable[[], object], plan: SamplingPlan) -> Iterator[list[floa
     """Time calls in milliseconds by the plan; yields what was taken about every quarter of a second, so that a reader
     can store it. The time that the reader takes is not part of any sample."""
     start = due = time.perf_counter()
-    total, block_ms = 0, 0.0
-    block: list[float] = []
-    while not _enough(plan, total, time.perf_counter() - start):
+    end = _End(plan)
+    block, block_ms = list[float](), 0.0
+    while not end.reached(time.perf_counter() - start):
         if plan.pace_ms is not None:
-            due += plan.pace_ms / 1e3
+            due = max(due + plan.pace_ms / 1e3, time.perf_counter())
             time.sleep(max(0.0, due - time.perf_counter()))
         block.append(timed_ms(call))
-        total += 1
+        end.taken.append(block[-1])
         block_ms += max(block[-1], plan.pace_ms or 0.0)
         if block_ms >= _REPORT_MS:
             yield block
@@ -104,10 +124,26 @@ def rotating(run: Callable[..., object], inputs: list[dict[str, Array]]) -> Call
     return lambda: run(**next(turn))
 
 
-def _enough(plan: SamplingPlan, total: int, seconds: float) -> bool:
-    if total >= MAX_SAMPLES or (seconds >= plan.max_seconds and total > 0):
-        return True
-    return total >= plan.min_samples and seconds >= plan.min_seconds
+class _End:
+    """When sampling is over. How many independent samples there are is counted anew only after a tenth more of them."""
+
+    def __init__(self, plan: SamplingPlan) -> None:
+        self.plan = plan
+        self.taken = array("d")  # eight bytes a sample: this process's peak memory is measured too
+        self._next_count = plan.min_samples
+
+    def reached(self, seconds: float) -> bool:
+        plan, count = self.plan, len(self.taken)
+        if count >= MAX_SAMPLES or (seconds >= plan.max_seconds and count > 0):
+            return True
+        return count >= max(plan.min_samples, self._next_count) and seconds >= plan.min_seconds and self._supported()
+
+    def _supported(self) -> bool:
+        support = self.plan.support
+        if support is None or effective_samples(self.taken, support.fraction) >= support.samples:
+            return True
+        self._next_count = len(self.taken) + 1 + len(self.taken) // 10
+        return False
 
 
 def _random(info: TensorInfo, batch: int, length: int | None, rng: np.random.Generator) -> Array:

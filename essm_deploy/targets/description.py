@@ -3,35 +3,92 @@
 from __future__ import annotations
 
 import difflib
-import sys
+import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from essm_deploy.errors import TargetError
 from essm_deploy.resources import data_folder
-from essm_deploy.schema import StrictModel, parse
+from essm_deploy.schema import StrictModel, parse, read_toml
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+Via = Literal["local", "ssh", "node", "chromium"]
 
-_MAX_TOML_BYTES = 2**20
+_REACH_KEYS: dict[Via, tuple[str, ...]] = {
+    "local": (),
+    "ssh": ("host", "port", "python", "directory", "connect_timeout_s"),
+    "node": ("node_modules",),
+    "chromium": ("node_modules", "browser"),
+}
+"""The keys of [reach] beside `via`, by `via`."""
+
+# A host that begins with - would be an option of ssh. The interpreter's path is quoted for the device's login shell; not
+# every shell takes a backslash or an exclamation mark in quotes literally.
+_HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._+-]*@)?[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
+_PYTHON = re.compile(r"[^\s\\!\-\x00-\x1f\x7f][^\\!\x00-\x1f\x7f]{0,1023}")
+_DIRECTORY = re.compile(r"(~/|/)[^\x00-\x1f\x7f]{0,1022}[^/\x00-\x1f\x7f]")
 
 
 class Reach(StrictModel):
-    """How a worker is started: as a local process, or over ssh on `host`."""
+    """How a worker is started.
 
-    via: Literal["local", "ssh"]
+    `local`: as a process of this machine. `ssh`: on `host` (`user@name`, or a name of the user's ssh configuration), with the
+    interpreter `python` there and our files below `directory` there; `~/` is the home of the user there. `node`, `chromium`:
+    in that JavaScript engine on this machine, with the onnxruntime-web in the folder `node_modules`, and the program `browser`;
+    without them, both are looked for (see docs/web.md).
+    """
+
+    via: Via
     host: str | None = None
+    port: int | None = Field(default=None, ge=1, le=65535)
+    python: str = "python3"
+    directory: str = "~/.cache/essm-deploy"
+    connect_timeout_s: PositiveInt = Field(default=15, le=600)
+    node_modules: str | None = Field(default=None, min_length=1)
+    browser: str | None = Field(default=None, min_length=1)
+
+    @field_validator("host")
+    @classmethod
+    def _host(cls, host: str | None) -> str | None:
+        if host is not None and not _HOST.fullmatch(host):
+            raise ValueError('expected "user@name", an address, or a name of your ssh configuration')
+        return host
+
+    @field_validator("python")
+    @classmethod
+    def _python(cls, python: str) -> str:
+        if not _PYTHON.fullmatch(python):
+            raise ValueError("expected the interpreter's name, or its path without backslash and exclamation mark")
+        return python
+
+    @field_validator("directory")
+    @classmethod
+    def _directory(cls, directory: str) -> str:
+        if not _DIRECTORY.fullmatch(directory) or {".", ".."} & set(directory.split("/")):
+            raise ValueError('expected a directory of our own, such as "~/.cache/essm-deploy" or "/data/essm-deploy"')
+        return directory
 
     @model_validator(mode="after")
-    def _host(self) -> Reach:
-        if (self.via == "ssh") != (self.host is not None):
-            raise ValueError("host belongs to via = 'ssh', and only there")
+    def _belong(self) -> Reach:
+        allowed = ("via", *_REACH_KEYS[self.via])
+        for key in sorted(self.model_fields_set - {*allowed}):
+            raise ValueError(f"the key {key!r} does not belong to via = {self.via!r}; allowed: {', '.join(allowed)}")
+        if self.via == "ssh" and self.host is None:
+            raise ValueError("via = 'ssh' needs the key 'host', such as host = \"pi@kitchen\"")
         return self
+
+    @model_serializer(mode="wrap")
+    def _own_keys(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in serialize(self).items() if key in ("via", *_REACH_KEYS[self.via])}
 
 
 class Device(StrictModel):
@@ -93,19 +150,4 @@ def find_target(name: str) -> Target:
 
 def read_target(path: Path) -> Target:
     """Read and check one description; TargetError names the file, the key and what is allowed."""
-    return parse(Target, _read_toml(path), str(path), TargetError)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_TOML_BYTES + 1)
-    except OSError as error:
-        raise TargetError(f"{path}: cannot be read ({error.strerror}); expected a target description") from None
-    if len(content) > _MAX_TOML_BYTES:
-        raise TargetError(f"{path}: larger than {_MAX_TOML_BYTES} bytes; expected a target description")
-    try:
-        document: dict[str, Any] = tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise TargetError(f"{path}: not TOML ({str(error).splitlines()[0]})") from None
-    return document
+    return parse(Target, read_toml(path, "a target description", TargetError), str(path), TargetError)

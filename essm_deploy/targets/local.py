@@ -7,13 +7,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from essm_deploy.errors import UnavailableError
 from essm_deploy.runtime.manifest import Engine
 
 # What a child needs to find its libraries; anything else (PYTHONPATH, OMP_NUM_THREADS, proxies) would make a measurement
 # depend on the shell that it was started from.
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "CUDA_VISIBLE_DEVICES")
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT", "CUDA_VISIBLE_DEVICES")
 _PACKAGES = Path(__file__).resolve().parents[2]
 
 
@@ -25,6 +26,7 @@ class LocalLauncher:
     """
 
     python: str = sys.executable
+    remote: ClassVar[bool] = False
 
     def place(self, root: Path, engine: Engine) -> str:
         """The worker sees this machine's files: nothing to do."""
@@ -41,7 +43,7 @@ class LocalLauncher:
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                env={name: os.environ[name] for name in _KEPT if name in os.environ},
+                env={name: os.environ[name] for name in KEPT if name in os.environ},
                 # `-m` puts the working directory on the import path: this one holds the package and nothing of the user's.
                 cwd=_PACKAGES,
                 start_new_session=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,28 @@ from essm_deploy.backends.emit import prepare
 from essm_deploy.backends.onnxruntime import OnnxRuntimeBackend
 from essm_deploy.errors import BuildError, UnavailableError, UsageError
 from essm_deploy.families import open_checkpoint
+from essm_deploy.runtime.session import open_session
 from essm_deploy.targets.description import find_target
 
-CUDA = "CUDAExecutionProvider"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, *providers: str) -> list[Any]:
-    """Make this ONNX Runtime say that it has the providers; returns what sessions are opened with."""
+def pretend(monkeypatch: pytest.MonkeyPatch, *providers: str, came_up: Sequence[str] = (CPU,)) -> list[Any]:
+    """Make this ONNX Runtime say that it has the providers; returns what sessions are opened with.
+
+    They come up on the providers `came_up`, and compute on the CPU.
+    """
     asked: list[Any] = []
 
-    class Session:
+    class Session(onnxruntime.InferenceSession):
         def __init__(self, path: str, options: Any, providers: Any) -> None:
             asked.append((options.get_session_config_entry("session.disable_cpu_ep_fallback"), providers))
-
-        def disable_fallback(self) -> None:
-            pass
+            super().__init__(path, providers=[CPU])
 
         def get_providers(self) -> list[str]:
-            return ["CPUExecutionProvider"]
+            return list(came_up)
 
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [*providers, "CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [*providers, CPU])
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     return asked
 
@@ -51,6 +54,20 @@ def test_the_cuda_provider_runs_without_tf32_and_without_fallback_and_its_engine
     with pytest.raises(BuildError, match="no fallback is allowed"):  # it came up on the CPU: that is an error
         prepare(tmp_path, open_checkpoint(keywords), [2], 1, backend).sequence(2)
     assert asked == [("1", [(CUDA, {"use_tf32": "0"})])]
+
+
+def test_an_engine_that_comes_up_on_cuda_says_so_wherever_it_is_opened(
+    keywords: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = pretend(monkeypatch, CUDA, came_up=(CUDA, CPU))  # ONNX Runtime always lists its CPU provider after the others
+    backend = find_backend(find_target("rtx3090"), "onnxruntime", "cuda")
+    engine = prepare(tmp_path, open_checkpoint(keywords), [2], 1, backend).sequence(2)
+    assert engine.requires["provider"] == CUDA
+    session = open_session(tmp_path, engine)
+    assert (session.provider, set(map(str, asked))) == (CUDA, {str(("1", [(CUDA, {"use_tf32": "0"})]))})
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
+    with pytest.raises(UnavailableError, match=f"needs the provider '{CUDA}', this onnxruntime has {CPU}:"):
+        open_session(tmp_path, engine)
 
 
 def test_the_cpu_needs_no_requirement() -> None:

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from essm_deploy.backends import find_backend
+from essm_deploy.backends.base import anew
 from essm_deploy.backends.emit import Emitter, prepare
 from essm_deploy.backends.tensorrt import CLASSIC, RTX, TensorRtBackend
 from essm_deploy.backends.tensorrt.network import MAX_BATCH, builder_config
@@ -150,6 +151,9 @@ class _Stubborn:
     class BuilderFlag:
         TF32 = 7
 
+    class ProfilingVerbosity:
+        DETAILED = 2
+
     __version__ = "0.0"
 
     def create_builder_config(self) -> Any:
@@ -184,6 +188,8 @@ def test_what_was_built_before_is_not_built_again_and_anything_else_is(
     content = [(tmp_path / folder / first.files[0]).read_bytes() for folder in ("first", "again")]
     assert content[0] == content[1]
     assert compiled == []
+    emitter(tmp_path / "rebuilt", keywords, anew(TensorRtBackend(RTX, ("8.6",)))).sequence(4)
+    assert compiled.pop() == "8.6"
     emitter(tmp_path / "elsewhere", keywords, TensorRtBackend(RTX, ("8.9",))).sequence(4)
     assert compiled == ["8.9"]
     other = make_checkpoint(tmp_path / "other", layer_norm_eps=1e-6)
@@ -254,12 +260,19 @@ def test_the_classic_flavour_says_that_it_needs_the_device(monkeypatch: pytest.M
 def test_shipped_checkpoints_build_for_every_generation(
     shipped: Path, tmp_path: Path, target: str, precision: Any, budget: int
 ) -> None:
-    backend = find_backend(find_target(target))
+    """The classifier's and the language model's sequence and stream engines, and the anchor of the latter's state."""
+    backend, kinds = find_backend(find_target(target)), {}
     for checkpoint in sorted(shipped.parent.iterdir()):
         folder = tmp_path / checkpoint.name
         folder.mkdir()
         made = prepare(folder, open_checkpoint(checkpoint), [budget], 1, backend, precision=precision)
-        for engine in made.bundle([budget]):
+        engines = made.bundle([budget])
+        kinds[checkpoint.name] = {(engine.kind, engine.chunk) for engine in engines}
+        for engine in engines:
             assert engine.proof is not None
-            assert engine.proof["island"]["dtype"] == "FLOAT"
+            assert engine.proof["island"]["dtype"] == engine.proof["compiled"]["dtype"] == "FLOAT"
+            assert engine.proof["compiled"]["layers"] >= 1
             assert not engine.proof["tf32"]
+    steps = {("sequence", None), ("stream", 1)}
+    assert kinds["bytes"] == {*steps, ("stream", 64), ("anchor", None)}
+    assert kinds["keywords"] == {*steps, ("stream", 10)}

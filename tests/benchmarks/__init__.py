@@ -5,6 +5,9 @@
     python -m tests.benchmarks.decode -o out/bench
     python -m tests.benchmarks.memory -o out/bench
     python -m tests.benchmarks.compile -o out/bench
+    python -m tests.benchmarks.agreement -o out/bench        # `profile` against an app; needs no peer
+    python -m tests.benchmarks.web -o out/bench             # in Node and Chromium, against the same engines here
+    python -m tests.benchmarks.train_step -o out/bench      # of the trainer, at every budget; no peers
 
 Each writes NAME.json (every sample) and NAME.md (the table) and prints the table. A peer that does not run is a row that
 says why. Every contender lives in a process of its own and they take turns, A B C A B C; a ratio is the median of the

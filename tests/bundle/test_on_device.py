@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,21 +18,29 @@ from essm_deploy.bundle import on_device
 from essm_deploy.bundle.estimated import Question, build_estimated
 from essm_deploy.bundle.on_device import verify_on_device
 from essm_deploy.checkpoint import content_hash
-from essm_deploy.errors import UnavailableError
+from essm_deploy.errors import UnavailableError, UsageError
 from essm_deploy.families import family_of, open_checkpoint
 from essm_deploy.profiling.candidates import candidates_of
 from essm_deploy.profiling.measure import Settings
 from essm_deploy.profiling.verdict import Attempt, Latency, Limits, Measurement, Memory
 from essm_deploy.runtime.manifest import read_manifest
 from essm_deploy.targets.description import find_target
+from tests.checkpoints import make_checkpoint
 
 QUIET: Callable[[str], None] = lambda line: None  # noqa: E731
 
 
 @pytest.fixture
-def bundle(keywords: Path, tmp_path: Path) -> Path:
+def bundle(built: Path, tmp_path: Path) -> Path:
+    """A copy of that bundle, for the test to change."""
+    return shutil.copytree(built, tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Chosen by the estimate for an RTX 3090, K=4 between 2 and 8, with engines that run on any CPU."""
-    checkpoint = open_checkpoint(keywords)
+    root = tmp_path_factory.mktemp("estimated")
+    checkpoint = open_checkpoint(make_checkpoint(root / "keywords"))
     family = family_of(checkpoint)
     question = Question(
         checkpoint=checkpoint,
@@ -48,10 +57,10 @@ def bundle(keywords: Path, tmp_path: Path) -> Path:
         build_config={},
         progress=QUIET,
     )
-    times = {c["budget"]: c["latency_ms"]["estimate"] for c in build_estimated(question, tmp_path / "all")["candidates"]}
+    times = {c["budget"]: c["latency_ms"]["estimate"] for c in build_estimated(question, root / "all")["candidates"]}
     limited = replace(question, limits=Limits(max_latency_ms=(times[4] + times[8]) / 2))
-    assert build_estimated(limited, tmp_path / "out")["budget"] == 4
-    return tmp_path / "out"
+    assert build_estimated(limited, root / "out")["budget"] == 4
+    return root / "out"
 
 
 def clock(monkeypatch: pytest.MonkeyPatch, bundle: Path, shares: dict[str, float]) -> None:
@@ -65,6 +74,9 @@ def clock(monkeypatch: pytest.MonkeyPatch, bundle: Path, shares: dict[str, float
     monkeypatch.setattr(on_device, "measure_engine", measure)
 
 
+ON_THE_LIMIT = 1 / (1 + 0.01 * float(np.quantile(np.random.default_rng(0).random(400), 0.95)))
+
+
 @pytest.mark.parametrize(
     ("shares", "status", "default"),
     [
@@ -72,6 +84,8 @@ def clock(monkeypatch: pytest.MonkeyPatch, bundle: Path, shares: dict[str, float
         ({"k2": 0.5, "k4": 0.6, "k8": 0.7}, "moved", "k8-sequence"),
         ({"k2": 0.5, "k4": 1.5, "k8": 2.0}, "moved", "k2-sequence"),
         ({"k2": 1.5, "k4": 1.8, "k8": 2.0}, "nothing_fits", "k4-sequence"),
+        ({"k2": 0.5, "k4": 0.7, "k8": ON_THE_LIMIT}, "inconclusive", "k4-sequence"),
+        ({"k2": 0.5, "k4": ON_THE_LIMIT, "k8": 2.0}, "inconclusive", "k2-sequence"),
     ],
 )
 def test_the_device_confirms_the_choice_or_moves_it(
@@ -100,6 +114,13 @@ def test_what_was_proved_and_what_ran_are_both_kept(bundle: Path, monkeypatch: p
         assert engine.proof is not None
         assert engine.proof["tf32"] is False
         assert engine.proof["verified_on_device"]["max_rel_error"] < 1e-5
+
+
+def test_a_cuda_graph_is_refused_where_no_engine_could_be_one(bundle: Path) -> None:
+    before = (bundle / "manifest.json").read_bytes()
+    with pytest.raises(UsageError, match="holds no TensorRT engine"):
+        verify_on_device(bundle, None, Settings(), QUIET, cuda_graph=True)  # type: ignore[arg-type]
+    assert (bundle / "manifest.json").read_bytes() == before
 
 
 def test_without_the_device_nothing_is_measured_and_nothing_changes(bundle: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +13,6 @@ import pytest
 from essm_deploy import compile
 from essm_deploy.cli import cli
 from essm_deploy.cli.guard import guarded
-from tests.checkpoints import make_checkpoint
 
 LATENCY = {"p50", "p95", "p99", "upper", "basis"}
 MEMORY = {"peak_bytes", "anonymous_bytes", "file_bytes", "device_bytes", "baseline_bytes", "bounded_by"}
@@ -227,25 +223,6 @@ def test_without_the_compiler_a_device_can_verify_inspect_and_examine_itself(
         done = device_only(*args)
         assert done.returncode == 0, done.stderr
     assert "extra compiler: missing" in device_only("doctor").stdout
-
-
-def test_ctrl_c_ends_with_130_and_what_was_measured_is_used_again(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path / "model", budgets=[1, 2, 3, 4, 5, 6, 7, 8])
-    command = [sys.executable, "-m", "essm_deploy.cli", "profile", str(checkpoint), "--format", "json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
-    assert process.stderr is not None
-    measured = next(line for line in process.stderr if ": p95" in line)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
-    assert "the same command resumes" in err
-    again = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert again.returncode == 0
-    assert "resuming an interrupted sweep: " in again.stderr
-    first = re.search(r"K=\d+", measured)
-    assert first is not None
-    assert f"{first[0]}: measured before the interruption" in again.stderr
-    assert len(json.loads(again.stdout)["candidates"]) == 8
 
 
 def test_an_unexpected_error_is_called_a_bug(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ def test_every_figure_says_that_it_is_an_estimate(built: tuple[Path, dict[str, A
     for figures in (document, *document["candidates"]):
         assert figures["latency_ms"]["basis"] == figures["memory"]["basis"] == "estimated"
         assert not {"p50", "p95", "p99", "upper"} & figures["latency_ms"].keys()
+        assert figures["memory"]["bounded_by"] == "device_bytes"  # what a limit of memory bounds here, and on the GPU itself
     assert document["efficiency"]["source"].startswith("assumed, not calibrated")
     assert "measured" not in json.dumps(document).replace("not yet measured", "").replace("has been measured yet", "")
 
@@ -85,6 +86,30 @@ def test_on_device_is_refused_where_the_device_is_not(
     code, _, err = run(capsys, "verify", built[0], "--on-device")
     assert code == 3
     assert "compute capability 8.6" in err
+
+
+def test_reading_the_layers_takes_the_device_and_until_then_the_manifest_says_so(
+    built: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "verify", built[0], "--engine")
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert "compute capability 8.6" in err
+    for engine in read_manifest(built[0]).engines:
+        assert engine.proof is not None
+        assert engine.proof["inspected"] == "not yet verified"
+        assert engine.proof["compiled"]["dtype"] == "FLOAT"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(("--on-device", "--engine"), "one after the other"), (("--cuda-graph",), "go with --on-device")],
+)
+def test_what_does_not_go_together_is_said(
+    built: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    code, _, err = run(capsys, "verify", built[0], *options)
+    assert code == 2
+    assert said in err
 
 
 def test_a_device_without_the_compiler_verifies_it(built: tuple[Path, dict[str, Any]]) -> None:

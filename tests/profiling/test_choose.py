@@ -11,10 +11,9 @@ from essm_deploy.errors import UnavailableError, UsageError, WorkerError
 from essm_deploy.profiling.choose import Choice, choose
 from essm_deploy.profiling.quality import Candidate, Quality
 from essm_deploy.profiling.verdict import Attempt, BudgetKey, Limits, Measurement
-from tests.profiling.simulated import Device, measurement, true_p95_factor
+from tests.profiling.simulated import Device, measurement
 
 BUDGETS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
-P95 = true_p95_factor()
 
 
 def candidates(budgets: tuple[int, ...] = BUDGETS) -> list[Candidate]:
@@ -176,6 +175,20 @@ def test_an_engine_just_above_the_limit_gets_a_second_look_before_it_is_ruled_ou
     assert choose(candidates(), Limits(max_latency_ms=17), disturbed).chosen == 16
 
 
+def test_an_engine_that_meets_the_limit_by_little_gets_a_second_look_before_it_is_ruled_in() -> None:
+    device = steady(lambda k: k)
+    clean = device.measure
+
+    def lucky(budget: BudgetKey, attempt: Attempt) -> Measurement:
+        factor = 0.95 if (budget, attempt.number) == (16, 1) else 1
+        result = clean(budget, attempt)
+        return measurement(budget, [value * factor for value in result.samples_ms], attempt=attempt.number)
+
+    choice = choose(candidates(), Limits(max_latency_ms=15.5), lucky)
+    assert (choice.chosen, choice.status) == (12, "ok")
+    assert (12, 2) not in device.calls  # it has a fifth to spare
+
+
 def test_an_engine_that_fails_is_tried_again_and_then_left_out() -> None:
     device = steady(lambda k: k)
     clean = device.measure
@@ -215,35 +228,6 @@ def test_a_memory_limit_without_a_memory_figure_is_unavailable() -> None:
 def test_no_candidates_are_a_usage_error() -> None:
     with pytest.raises(UsageError):
         choose([], Limits(), lambda k, _: measurement(k, [1.0]))
-
-
-def test_the_choice_is_right_on_a_noisy_device() -> None:
-    """Right in at least 99% of the runs without a candidate within 5% of the limit; too slow in at most 5% of all runs."""
-    rng, clear, right, wrong, runs = np.random.default_rng(42), 0, 0, 0, 400
-    for seed in range(runs):
-        device = Device(a=float(rng.uniform(0.2, 5)), b=float(rng.uniform(0.05, 1)), seed=seed)
-        truth = {k: (device.a + device.b * k) * P95 for k in BUDGETS}
-        limit = float(rng.uniform(0.9 * truth[2], 1.1 * truth[32]))
-        choice = run(device, Limits(max_latency_ms=limit))
-        best = max((k for k in BUDGETS if truth[k] <= limit), default=None)
-        if all(abs(value / limit - 1) > 0.05 for value in truth.values()):
-            clear += 1
-            right += choice.chosen == best and choice.status != "inconclusive"
-        wrong += choice.chosen is not None and truth[choice.chosen] > limit
-        assert len({budget for budget, _ in device.calls}) <= math.ceil(math.log2(len(BUDGETS))) + 2
-    assert clear >= 150
-    assert right / clear >= 0.99
-    assert wrong / runs <= 0.05
-
-
-def test_a_candidate_just_above_the_limit_is_chosen_in_at_most_5_percent() -> None:
-    """The worst case: one budget whose true p95 is the limit and a hair more."""
-    wrong, runs = 0, 400
-    for seed in range(runs):
-        device = Device(a=1.0, b=0.5, seed=seed)
-        limit = (device.a + device.b * 8) * P95 * (1 - 1e-4)
-        wrong += run(device, Limits(max_latency_ms=limit)).chosen not in (None, 2, 3, 4, 5, 6)
-    assert wrong / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5  # three standard errors of the simulation
 
 
 def busy(milliseconds: Callable[[float], float], waited_share: float) -> Device:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from essm_deploy.errors import BuildError, UsageError
 from essm_deploy.profiling.observations import JOURNAL_NAME, open_journal, sweep_key, sweeps_directory
@@ -94,6 +97,39 @@ def test_a_torn_or_damaged_end_is_cut_off_and_the_rest_kept(tmp_path: Path, tail
         journal.append("k4", 1, sample(4))
     with open_journal(KEY, root=tmp_path) as journal:
         assert journal.resumed == 2
+
+
+def test_a_damaged_line_in_the_middle_costs_that_engine_alone(tmp_path: Path) -> None:
+    path = fill(tmp_path, 2, 4, 8)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], lines[2][:40] + b"\x00" + lines[2][41:], lines[3]]))
+    with open_journal(KEY, root=tmp_path) as journal:
+        assert (journal.resumed, journal.damaged) == (2, 1)
+        assert journal.find("k4") is None
+        assert journal.find("k8") == sample(8)
+        journal.append("k4", 1, sample(4))
+        assert journal.was_resumed("k8")
+        assert not journal.was_resumed("k4")
+    with open_journal(KEY, root=tmp_path) as journal:
+        assert (journal.resumed, journal.damaged) == (3, 0)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_journal_with_any_bytes_changed_is_opened_and_holds_nothing_wrong(tmp_path: Path, data: st.DataObject) -> None:
+    path = fill(tmp_path, 2, 4)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with open_journal(KEY, root=tmp_path) as journal:
+        for engine in ("k2", "k4"):
+            found = journal.find(engine)
+            assert found is None or isinstance(found, Measurement)
+        journal.append("k8", 1, sample(8))
+    with open_journal(KEY, root=tmp_path) as journal:
+        assert journal.find("k8") == sample(8)
+    shutil.rmtree(tmp_path / KEY)
 
 
 def test_a_journal_cut_at_any_byte_can_be_opened(tmp_path: Path) -> None:

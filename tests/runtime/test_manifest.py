@@ -270,6 +270,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, inner in items for place in places(inner, (*path, key)))]
 
 
+@settings(deadline=None)
 @given(st.data(), JSON, st.booleans())
 def test_a_mutated_manifest_is_read_or_refused_but_never_crashes(data: st.DataObject, replacement: Any, streams: bool) -> None:
     content: Any = {"root": streaming_document() if streams else small_document()}

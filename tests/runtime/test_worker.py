@@ -1,22 +1,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from essm_deploy.errors import InputError
-from essm_deploy.runtime import TensorInfo, host, read_manifest
-from essm_deploy.runtime.memory import read_memory
+from essm_deploy.runtime import host, read_manifest
 from essm_deploy.runtime.requirements import satisfies
-from essm_deploy.runtime.timing import SamplingPlan, random_inputs, sample, timed_ms, warm_up
+from essm_deploy.runtime.wire import decode_arrays, encode_arrays
 from tests.runtime.streams import Tiny, write_stream_bundle
-from tests.runtime.tiny import LENGTH, engine_entry
+from tests.runtime.tiny import LENGTH, WIDTH, engine_entry, expected
 
 
 def request(bundle: Path, **changes: Any) -> dict[str, Any]:
@@ -55,14 +53,76 @@ def test_a_measurement_is_told_in_the_documented_order(bundle: Path) -> None:
     assert loaded["provider"] == "CPUExecutionProvider"
     assert loaded["threads"] == 1
     assert loaded["load_ms"] > 0
+    assert loaded["affinity"] == sorted(os.sched_getaffinity(0))
     assert warm["iterations"] >= 1
     samples = [value for answer in answers[3:-2] for value in answer["ms"]]
     assert len(samples) == done["samples"] >= 50
     assert all(value > 0 for value in samples)
-    assert memory["device_bytes"] is None
-    assert "device_bytes" in memory["reasons"]
+    assert {answer["mode"] for answer in answers[3:-2]} == {"back_to_back"}
+    assert (memory["device_bytes"], memory["nvml_bytes"], memory["bounded_by"]) == (None, None, "peak_bytes")
+    assert {"device_bytes", "nvml_bytes"} <= set(memory["reasons"])
+    assert 0 < memory["pss_bytes"] <= memory["peak_bytes"]
+    assert {"waited_share", "stolen_share", "throttling"} < set(done)
     assert 0 < memory["baseline_bytes"] <= memory["peak_bytes"]
     assert memory["anonymous_bytes"] + memory["file_bytes"] <= memory["peak_bytes"] + 2**20  # counters lag by pages
+
+
+def test_a_paced_measurement_takes_both_modes_in_one_process(bundle: Path) -> None:
+    asked = request(bundle, min_samples=60, pace_ms=3.0, paced_samples=40, paced_seconds=5.0)
+    answers, status = talk(json.dumps(asked) + "\n")
+    assert status == 0, answers
+    modes = [answer["mode"] for answer in answers if answer["event"] == "samples"]
+    counts = {mode: sum(len(a["ms"]) for a in answers if a.get("mode") == mode) for mode in modes}
+    assert modes == sorted(modes)  # first those that follow one another, then the paced ones
+    assert counts["paced"] == 40
+    assert counts["back_to_back"] >= 60
+    assert answers[-1]["samples"] == sum(counts.values())
+
+
+def test_sampling_goes_on_until_a_bound_is_supported(bundle: Path) -> None:
+    asked = request(bundle, min_samples=10, min_seconds=0.0, support={"percentile": 0.95, "samples": 120})
+    answers, status = talk(json.dumps(asked) + "\n")
+    assert status == 0, answers
+    assert answers[-1]["samples"] >= 120
+
+
+def test_an_engine_is_run_on_given_arrays(bundle: Path) -> None:
+    features = np.random.default_rng(0).standard_normal((3, LENGTH, WIDTH)).astype(np.float32)
+    lengths = np.array([6, 2, 4])
+    inputs = encode_arrays({"features": features, "lengths": lengths})
+    asked = {"op": "run", "root": str(bundle), "engine": engine_entry("k8"), "threads": 1, "inputs": inputs}
+    answers, status = talk(json.dumps(asked) + "\n")
+    assert [answer["event"] for answer in answers] == ["hello", "loaded", "outputs", "done"], answers
+    assert status == 0
+    logits = decode_arrays(answers[2]["outputs"], "outputs")["logits"]
+    np.testing.assert_allclose(logits, expected(features, lengths), rtol=1e-6, atol=1e-6)  # one fp32 product
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "said"),
+    [
+        ({}, "InputError", "no rows"),
+        ([], "BundleError", "an array"),
+        ({"features": 1}, "BundleError", "expected an object"),
+        ({"features": {"dtype": "float32", "shape": [1, 6, 3], "data": "AAAA"}}, "BundleError", "3 bytes"),
+        ({"features": {"dtype": "str", "shape": [1], "data": "AAAA"}}, "BundleError", "one of"),
+        ({"features": {"dtype": "uint8", "shape": [2**30, 2**30, 2**30], "data": ""}}, "BundleError", "0 bytes"),
+        ({f"x{i}": {} for i in range(65)}, "BundleError", "at most 64"),
+        (encode_arrays({"features": np.zeros((1, 6, 3))}), "InputError", "float64"),
+        (encode_arrays({"features": np.zeros((1, 7, 3), np.float32)}), "InputError", "at most 6"),
+        (
+            encode_arrays({"features": np.zeros((2, 6, 3), np.float32), "lengths": np.ones(3, int)}),
+            "InputError",
+            "equally many",
+        ),
+    ],
+)
+def test_arrays_that_do_not_hold_together_are_one_clear_error(bundle: Path, inputs: Any, error: str, said: str) -> None:
+    asked = {"op": "run", "root": str(bundle), "engine": engine_entry("k8"), "threads": 1, "inputs": inputs}
+    answers, status = talk(json.dumps(asked) + "\n")
+    assert (answers[-1]["event"], answers[-1]["type"], status) == ("error", error, 2), answers[-1]
+    assert said in answers[-1]["message"]
+    assert "\n" not in answers[-1]["message"]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +166,8 @@ def test_a_wrong_request_is_answered_by_an_error(line: str, error: str, code: in
         ({"engine": engine_entry("k8") | {"requires": {"onnxruntime": ">=99"}}}, "UnavailableError", 3),
         ({"min_seconds": -1}, "BundleError", 2),
         ({"surprise": 1}, "BundleError", 2),
+        ({"support": {"percentile": 95, "samples": 10}}, "BundleError", 2),
+        ({"pace_ms": "fast"}, "BundleError", 2),
     ],
 )
 def test_an_error_keeps_its_class_and_exit_code(bundle: Path, changes: dict[str, Any], error: str, code: int) -> None:
@@ -121,72 +183,13 @@ def test_no_request_is_no_error() -> None:
 
 def test_what_libraries_print_does_not_reach_the_protocol() -> None:
     program = (
-        "import os, sys; from essm_deploy.runtime import worker; channel = worker._claim_stdout(); "
+        "import os, sys; from essm_deploy.runtime.channel import claim_stdout; channel = claim_stdout(); "
         "print('python noise', flush=True); os.write(1, b'C noise\\n'); channel.send('hello')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == '{"event": "hello"}\n'
     assert "python noise" in done.stderr
     assert "C noise" in done.stderr
-
-
-def test_memory_that_cannot_be_read_is_none_with_a_reason(tmp_path: Path) -> None:
-    absent = read_memory(tmp_path / "status")
-    assert (absent.peak_bytes, absent.anonymous_bytes, absent.file_bytes) == (None, None, None)
-    assert set(absent.reasons) == {"peak_bytes", "anonymous_bytes", "file_bytes"}
-    (tmp_path / "status").write_text("VmHWM:\t   2048 kB\nRssAnon:\tlots\n")
-    partial = read_memory(tmp_path / "status")
-    assert partial.peak_bytes == 2048 * 1024
-    assert partial.anonymous_bytes is None
-    assert "RssAnon" in partial.reasons["anonymous_bytes"]
-
-
-def test_memory_of_this_process_holds_what_it_allocates() -> None:
-    before = read_memory()
-    block = np.ones(32 * 2**20, dtype=np.uint8)
-    after = read_memory()
-    assert before.anonymous_bytes is not None
-    assert after.anonymous_bytes is not None
-    assert after.anonymous_bytes - before.anonymous_bytes >= 0.9 * block.nbytes  # other threads may free a little
-
-
-def test_random_inputs_are_seeded_and_in_range() -> None:
-    declared = (TensorInfo("tokens", "int64", ("batch", 50), maximum=3), TensorInfo("lengths", "int64", ("batch",), 50))
-    first, again = (random_inputs(declared, batch=4, length=20, seed=7) for _ in range(2))
-    assert [set(inputs) for inputs in first] == [{"tokens"}] * 4
-    tokens = np.stack([inputs["tokens"] for inputs in first])
-    assert tokens.shape == (4, 4, 20)
-    assert (tokens.min(), tokens.max()) == (0, 3)
-    assert all((a["tokens"] == b["tokens"]).all() for a, b in zip(first, again, strict=True))
-    with pytest.raises(InputError, match="batch of 1"):
-        random_inputs((TensorInfo("x", "float32", (1, 5)),), batch=2, length=None, seed=0)
-    with pytest.raises(InputError, match="free sizes"):
-        random_inputs((TensorInfo("x", "float32", (1, "time")),), batch=1, length=None, seed=0)
-
-
-def test_warm_up_ends_when_the_median_settles_and_gives_up_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    def timings(values: Any) -> Any:
-        return lambda call: next(values)
-
-    monkeypatch.setattr("essm_deploy.runtime.timing.timed_ms", timings(iter([9.0, *[5.0] * 4, *[2.0] * 12])))
-    settled = warm_up(lambda: None, max_seconds=60, window=4, tolerance=0.03)
-    assert (settled.settled, settled.iterations, settled.first_ms, settled.median_ms) == (True, 17, 9.0, 2.0)
-    monkeypatch.setattr("essm_deploy.runtime.timing.timed_ms", timings(1.0 + i // 4 % 2 for i in count()))
-    restless = warm_up(lambda: None, max_seconds=0.01, window=4, tolerance=0.03)
-    assert not restless.settled
-
-
-def test_sampling_honours_floors_and_ceiling() -> None:
-    many = sum(map(len, sample(lambda: None, SamplingPlan(min_samples=10, min_seconds=0.05, max_seconds=1))))
-    assert many > 10  # the floor of seconds decides for a fast call
-    few = sum(map(len, sample(lambda: timed_ms(_nap), SamplingPlan(min_samples=100, min_seconds=0.0, max_seconds=0.05))))
-    assert 1 <= few < 100  # the ceiling decides for a slow one
-
-
-def test_a_paced_call_starts_no_earlier_than_its_turn() -> None:
-    plan = SamplingPlan(min_samples=5, min_seconds=0.0, max_seconds=5, pace_ms=20.0)
-    took = timed_ms(lambda: list(sample(lambda: None, plan)))
-    assert took >= 5 * 20.0
 
 
 def test_the_host_is_described_without_guessing() -> None:
@@ -207,9 +210,3 @@ def test_the_host_is_described_without_guessing() -> None:
 )
 def test_versions_compare_by_number(version: str, conditions: str, met: bool) -> None:
     assert satisfies(version, conditions) is met
-
-
-def _nap() -> None:
-    import time
-
-    time.sleep(0.005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,68 @@ def test_a_wrong_description_is_refused_by_its_key(tmp_path: Path, before: str, 
     path.write_text(SOUND.replace(before, after))
     with pytest.raises(TargetError, match=message):
         read_target(path)
+
+
+SSH = """
+name = "kitchen"
+description = "a pi"
+kind = "cpu"
+backends = ["onnxruntime"]
+precision = ["fp32"]
+[reach]
+"""
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        'host = "pi@kitchen"',
+        'host = "kitchen"\nport = 2222\npython = "~/my env/bin/python"\ndirectory = "/data/essm deploy"\nconnect_timeout_s = 1',
+        'host = "fe80::1%eth0"',
+        'host = "192.168.1.7"',
+    ],
+)
+def test_a_device_over_ssh_is_described(tmp_path: Path, keys: str) -> None:
+    path = tmp_path / "kitchen.toml"
+    path.write_text(SSH + 'via = "ssh"\n' + keys)
+    reach = read_target(path).reach
+    assert reach.via == "ssh"
+    assert reach.host
+    assert reach.model_dump().keys() == {"via", "host", "port", "python", "directory", "connect_timeout_s"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ('via = "ssh"', "needs the key 'host'"),
+        ('via = "local"\nhost = "kitchen"', "'host' does not belong to via = 'local'; allowed: via"),
+        ('via = "node"\npython = "python3"', "'python' does not belong to via = 'node'"),
+        ('via = "chromium"\nport = 22', "'port' does not belong"),
+        ('via = "telnet"', "'local', 'ssh', 'node' or 'chromium'"),
+        ('via = "ssh"\nhost = "-oProxyCommand=reboot"', "reach.host"),
+        ('via = "ssh"\nhost = "pi@-x"', "reach.host"),
+        ('via = "ssh"\nhost = "a b"', "reach.host"),
+        ('via = "ssh"\nhost = "a;b"', "reach.host"),
+        ('via = "ssh"\nhost = "kitchen\\n"', "reach.host"),
+        ('via = "ssh"\nhost = "kitchen"\nport = 0', "reach.port"),
+        ('via = "ssh"\nhost = "kitchen"\nport = 65536', "reach.port"),
+        ('via = "ssh"\nhost = "kitchen"\npython = "-c"', "reach.python"),
+        ('via = "ssh"\nhost = "kitchen"\npython = "a\\nb"', "reach.python"),
+        ('via = "ssh"\nhost = "kitchen"\npython = "wow!"', "reach.python"),
+        ('via = "ssh"\nhost = "kitchen"\npython = ""', "reach.python"),
+        ('via = "ssh"\nhost = "kitchen"\ndirectory = "/"', "reach.directory"),
+        ('via = "ssh"\nhost = "kitchen"\ndirectory = "~"', "reach.directory"),
+        ('via = "ssh"\nhost = "kitchen"\ndirectory = "~/"', "reach.directory"),
+        ('via = "ssh"\nhost = "kitchen"\ndirectory = "essm"', "reach.directory"),
+        ('via = "ssh"\nhost = "kitchen"\ndirectory = "~/a/../.."', "reach.directory"),
+        ('via = "ssh"\nhost = "kitchen"\nconnect_timeout_s = "10s"', "reach.connect_timeout_s"),
+        ('via = "ssh"\nhost = "kitchen"\nconnect_timeout_s = 0', "reach.connect_timeout_s"),
+        ('via = "ssh"\nhost = "kitchen"\nuser = "pi"', "unknown key 'reach.user'; allowed: "),
+    ],
+)
+def test_keys_of_reach_that_do_not_hold_together_are_named(tmp_path: Path, keys: str, message: str) -> None:
+    path = tmp_path / "kitchen.toml"
+    path.write_text(SSH + keys)
+    with pytest.raises(TargetError, match=re.escape(message)) as caught:
+        read_target(path)
+    assert str(caught.value).startswith(f"{path}: ")

@@ -8,6 +8,7 @@ from typing import Any
 
 from essm_deploy.backends.tensorrt.cache import Entry
 from essm_deploy.backends.tensorrt.flavours import Flavour, tag
+from essm_deploy.backends.tensorrt.inspector import listed_layers, prove_layers
 from essm_deploy.backends.tensorrt.island import prove_island
 from essm_deploy.backends.tensorrt.network import (
     MAX_BATCH,
@@ -17,14 +18,14 @@ from essm_deploy.backends.tensorrt.network import (
     parse_graph,
     strongly_typed_network,
 )
-from essm_deploy.errors import BuildError
+from essm_deploy.errors import BuildError, VerificationError
 from essm_deploy.files import disk_errors
 from essm_deploy.runtime.cuda import describe_devices
 from essm_deploy.runtime.manifest import Engine
 from essm_deploy.runtime.tensorrt_log import TensorRtLog, captured
 
 NOT_YET = "not yet verified"
-"""What a manifest says of an engine that no device has run."""
+"""What a manifest says of an engine that no device has run, and that no inspector has seen."""
 
 _MEMORY = {"activation_bytes": "Total Activation Memory:", "weight_bytes": "Total Weights Memory:"}
 
@@ -35,6 +36,11 @@ class TensorRtBackend:
 
     flavour: Flavour
     capabilities: tuple[str, ...]
+    cached: bool = True
+
+    def anew(self) -> TensorRtBackend:
+        """One that builds every engine itself; what it builds goes to the cache all the same."""
+        return replace(self, cached=False)
 
     @property
     def name(self) -> str:
@@ -59,7 +65,7 @@ class TensorRtBackend:
         output, log = root / f"{stem}.engine", root / f"{stem}.log"
         with disk_errors(output):
             entry = Entry.of([root / name for name in engine.files], **self._conditions())
-            proof = entry.fetch(output, log)
+            proof = entry.fetch(output, log) if self.cached else None
             if proof is None:
                 proof = self._logged(root / engine.files[0], output, log)
                 entry.keep(output, log, proof)
@@ -69,7 +75,7 @@ class TensorRtBackend:
             files=(f"{stem}.engine", f"{stem}.log"),
             graph=engine.files,
             requires=self.requirements(),
-            proof={**proof, "log": f"{stem}.log", "verified_on_device": NOT_YET},
+            proof={**proof, "log": f"{stem}.log", "verified_on_device": NOT_YET, "inspected": NOT_YET},
         )
 
     def _conditions(self) -> dict[str, Any]:
@@ -101,6 +107,22 @@ class TensorRtBackend:
             raise BuildError(f"{graph.name}: TensorRT {trt.__version__} cannot build the engine: {log.problem()}")
         with output.open("wb") as file:
             file.write(plan)
-        memory = {name: log.number(label) for name, label in _MEMORY.items()}
-        tf32 = bool(config.get_flag(trt.BuilderFlag.TF32))
-        return {"strongly_typed": True, "tf32": tf32, "island": island.to_json(), "batch": batch and list(batch), **memory}
+        return {
+            "strongly_typed": True,
+            "tf32": bool(config.get_flag(trt.BuilderFlag.TF32)),
+            "island": island.to_json(),
+            "compiled": _compiled(graph, log),
+            "batch": batch and list(batch),
+            **{name: log.number(label) for name, label in _MEMORY.items()},
+        }
+
+
+def _compiled(graph: Path, log: TensorRtLog) -> dict[str, Any] | None:
+    """The proof for the layers that the builder lists when it has finished; None if it lists none. BuildError."""
+    layers = listed_layers(log.line("Layers: Name: "))
+    if not layers:
+        return None
+    try:
+        return prove_layers(graph, layers, graph.name).to_json()
+    except VerificationError as error:
+        raise BuildError(str(error)) from None

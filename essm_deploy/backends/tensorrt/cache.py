@@ -24,7 +24,7 @@ from essm_deploy.runtime.files import sha256_file
 from essm_deploy.spectral import bank_cache
 
 # Raise it with every change of what is built from one graph.
-ALGORITHM = 1
+ALGORITHM = 2
 
 MAX_ENTRIES = 64
 MAX_BYTES = 2**29

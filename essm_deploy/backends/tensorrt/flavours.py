@@ -58,6 +58,8 @@ class Flavour:
         """State the device that the engine is for, where the flavour does not simply take the one at hand."""
         if self.needs_device:
             return
+        if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):  # without it no call of the engine can be captured as a graph
+            config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
         config.num_compute_capabilities = len(capabilities)
         for index, capability in enumerate(capabilities):
             config.set_compute_capability(getattr(trt.ComputeCapability, member(capability)), index)

@@ -40,7 +40,7 @@ class IslandProof:
 
 def prove_island(graph: Path, network: Any) -> IslandProof:
     """Walk the network that was parsed from `graph`. BuildError names the layer and the tensor that is not FLOAT."""
-    nodes = _island_nodes(graph)
+    nodes = island_nodes(graph)
     layers = [network.get_layer(index) for index in range(network.num_layers)]
     inside = _inside(layers, nodes)
     found = {origin for index in inside for origin in origins(layers[index]) if origin in nodes}
@@ -59,7 +59,8 @@ def origins(layer: Any) -> list[str]:
     return _ORIGIN.findall(layer.metadata or "")
 
 
-def _island_nodes(graph: Path) -> dict[str, str]:
+def island_nodes(graph: Path) -> dict[str, str]:
+    """The operators of the island's nodes by name."""
     model = onnx.load(graph, load_external_data=False)
     return {node.name: node.op_type for node in model.graph.node if in_island(node.name)}
 

@@ -47,7 +47,7 @@ class EsSsm:
         return tensor_table(self.config(checkpoint))
 
     def main_tensors(self, checkpoint: Checkpoint) -> frozenset[str]:
-        """All but the parameters of the norms, and the bank."""
+        """All but norms, the gates' scores, the entrance of features, and the bank."""
         return main_tensors(self.config(checkpoint))
 
     def parameter_count(self, checkpoint: Checkpoint, budget: int) -> int:

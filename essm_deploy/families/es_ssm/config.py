@@ -32,6 +32,7 @@ class EsSsmConfig(StrictModel):
     vocab_size: PositiveInt | None = None
     input_size: PositiveInt | None = None
     id2label: dict[str, str] | None = None
+    num_outputs: PositiveInt | None = None
     layer_norm_eps: float = Field(gt=0, lt=1)
     hidden_act: Literal["gelu"]
     seq_len: PositiveInt
@@ -40,7 +41,7 @@ class EsSsmConfig(StrictModel):
     gate: Literal["sigmoid"]
     tie_word_embeddings: bool
     overflow: Literal["window", "restart", "refuse"]
-    task: Literal["audio-classification", "sequence-classification", "text-generation"]
+    task: Literal["audio-classification", "sequence-classification", "text-generation", "sequence-regression"]
     bank: BankConfig
     frontend: dict[str, Any] | None = None
 
@@ -59,8 +60,12 @@ class EsSsmConfig(StrictModel):
             raise ValueError("exactly one of vocab_size and input_size is expected")
         if self.pooled != (self.id2label is not None):
             raise ValueError(f"task {self.task!r} {'needs' if self.pooled else 'takes no'} id2label")
-        if self.pooled and self.tie_word_embeddings:
-            raise ValueError("a classifier's head cannot be tied to word embeddings")
+        if (self.task == "sequence-regression") != (self.num_outputs is not None):
+            raise ValueError(f"task {self.task!r} {'takes no' if self.num_outputs else 'needs'} num_outputs")
+        if not self.pooled and self.num_outputs is None and self.vocab_size is None:
+            raise ValueError(f"task {self.task!r} needs vocab_size")
+        if (self.pooled or self.num_outputs) and self.tie_word_embeddings:
+            raise ValueError("a head of its own cannot be tied to word embeddings")
         if self.tie_word_embeddings and self.vocab_size is None:
             raise ValueError("tie_word_embeddings needs vocab_size")
         if self.overflow == "restart" and self.seq_len % 2:
@@ -81,8 +86,10 @@ class EsSsmConfig(StrictModel):
 
     @property
     def output_size(self) -> int:
-        """Classes of a classifier, or the vocabulary."""
+        """Classes of a classifier, numbers at each position of a regression, or the vocabulary."""
         if self.id2label is not None:
             return len(self.id2label)
-        assert self.vocab_size is not None  # a model without labels predicts its own vocabulary (checked above)
+        if self.num_outputs is not None:
+            return self.num_outputs
+        assert self.vocab_size is not None  # a model without either predicts its own vocabulary (checked above)
         return self.vocab_size

@@ -14,9 +14,13 @@ def tensor_table(config: EsSsmConfig) -> list[TensorSpec]:
 
 
 def main_tensors(config: EsSsmConfig) -> frozenset[str]:
-    """What is computed with in the main precision: all but the parameters of the norms, and the bank, which stay float32."""
+    """What is computed with in the main precision: all but norms, the gates' scores, the entrance of features, and the bank."""
     names = [spec.name for spec in [*_input(config), *_layers(config), *_head(config)]]
-    return frozenset(name for name in names if not name.split(".")[-2].startswith("norm"))
+    return frozenset(name for name in names if not _always_float(name.split(".")))
+
+
+def _always_float(parts: list[str]) -> bool:
+    return parts[-2].startswith("norm") or parts[-3:-1] == ["gate", "out"] or parts[0] == "input"
 
 
 def parameter_count(config: EsSsmConfig, budget: int) -> int:
