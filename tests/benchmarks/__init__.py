@@ -6,6 +6,7 @@
     python -m tests.benchmarks.memory -o out/bench
     python -m tests.benchmarks.compile -o out/bench
     python -m tests.benchmarks.agreement -o out/bench        # `profile` against an app; needs no peer
+    python -m tests.benchmarks.repeated -o out/bench         # do ten builds choose the same budget?
     python -m tests.benchmarks.web -o out/bench             # in Node and Chromium, against the same engines here
     python -m tests.benchmarks.train_step -o out/bench      # of the trainer, at every budget; no peers
 

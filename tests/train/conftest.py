@@ -27,6 +27,12 @@ def _bank_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def shared_banks(_bank_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cache of filter banks for all tests that train."""
+    monkeypatch.setenv("ESSM_CACHE", str(_bank_cache))
+
+
+@pytest.fixture
 def keyword_bank(_bank_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One cache for all tests that train: the bank takes longer to compute than the training."""
     monkeypatch.setenv("ESSM_CACHE", str(_bank_cache))

@@ -17,11 +17,10 @@ from essm_deploy.families import open_checkpoint
 from essm_deploy.families.es_ssm import reference
 from essm_deploy.families.es_ssm.config import EsSsmConfig
 from essm_deploy.spectral.bank import Bank, hankel_bank
-from essm_train.bytes import check_lengths, smoke, with_steps
 from essm_train.cli import run
-from essm_train.keywords import training_folder
+from essm_train.job import training_folder
 from essm_train.settings import ByteSettings, load_recipe
-from essm_train.tasks.bytes import Bytes, bits_per_byte
+from essm_train.tasks.bytes import Bytes, bits_per_byte, check, smoke
 from essm_train.tasks.markov import add_one_bits_per_byte, markov_bits_per_byte
 from essm_train.tasks.text import BOS, PAD, read_text, sample, split_text, windows
 
@@ -64,7 +63,7 @@ def small() -> Bank:
 @pytest.fixture
 def small_bank(small: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe's bank, which takes seconds, computed once for all tests."""
-    monkeypatch.setattr("essm_train.bytes.hankel_bank", lambda *_, **__: small)
+    monkeypatch.setattr("essm_train.job.hankel_bank", lambda *_, **__: small)
 
 
 def as_bytes(text: bytes) -> np.ndarray:
@@ -201,16 +200,24 @@ def test_add_one_is_what_one_computes_by_hand() -> None:
 
 def test_the_packaged_recipe_is_that_of_the_issue() -> None:
     settings = load_recipe(ByteSettings, "bytes")
-    check_lengths(settings)
+    check(settings)
     assert (settings.model.hidden_size, settings.model.num_hidden_layers, settings.model.k_max) == (128, 3, 32)
     assert settings.text.seq_len == 1024
     assert settings.budgets.trained == (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
-def test_steps_are_rounded_up_to_whole_intervals(settings: ByteSettings) -> None:
-    assert with_steps(settings, 101).train.epochs == 2
-    assert with_steps(settings, None) == settings
+def test_a_smoke_run_is_four_steps(settings: ByteSettings) -> None:
     assert smoke(settings).train.epochs * smoke(settings).text.interval == 4
+
+
+def test_steps_are_rounded_up_to_whole_intervals(
+    poem: Path, settings: ByteSettings, tmp_path: Path, small_bank: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("[train]", "interval = 2\n[train]"))
+    command = ["bytes", "--data", str(poem), "--config", str(tmp_path / "recipe.toml"), "-o", str(tmp_path / "out")]
+    assert run([*command, "--steps", "3"]) == 0
+    assert "epoch 2/2" in capsys.readouterr().err
+    assert "--steps 3" in open_checkpoint(tmp_path / "out").card
 
 
 @pytest.mark.parametrize(
@@ -228,7 +235,7 @@ def test_lengths_that_do_not_fit_are_one_line(tmp_path: Path, text: str, message
     (tmp_path / "wrong.toml").write_text("[text]\n" + "\n".join(f"{key} = {value}" for key, value in keys.items()))
     settings = load_recipe(ByteSettings, "bytes", tmp_path / "wrong.toml")
     with pytest.raises(UsageError, match=message):
-        check_lengths(settings)
+        check(settings)
 
 
 def test_a_smoke_run_ends_in_a_checkpoint_that_the_compiler_accepts(

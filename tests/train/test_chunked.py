@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from essm_deploy.errors import UsageError
 from essm_deploy.spectral.bank import Bank, hankel_bank
 from essm_train.chunked import CHUNK, ChunkedMixer, mixer_for
+from essm_train.convolution import ChunkedTime, choose_mixer, mix_fft, mix_toeplitz
 from essm_train.model import EsSsm, ModelConfig
 from tests.checkpoints import random_bank
 
@@ -40,12 +42,12 @@ def make_model(bank: Bank) -> EsSsm:
 def chunked(model: EsSsm, mixer: ChunkedMixer) -> EsSsm:
     twin = copy.deepcopy(model)
     for layer in twin.layers:
-        layer.spectral.mixer = mixer
+        layer.spectral.mixer = ChunkedTime(mixer)
     return twin
 
 
 @pytest.mark.parametrize("budget", [2, K])
-@pytest.mark.parametrize("length", [CHUNK, 2 * CHUNK, LENGTH])
+@pytest.mark.parametrize("length", [CHUNK, 2 * CHUNK + 5, LENGTH])
 def test_logits_and_gradients_are_those_of_the_fft(bank: Bank, mixer: ChunkedMixer, budget: int, length: int) -> None:
     plain = make_model(bank)
     twin = chunked(plain, mixer)
@@ -73,7 +75,7 @@ def test_gradients_are_those_of_finite_differences(bank: Bank) -> None:
 
 def test_an_averaged_copy_of_a_model_shares_the_constants(bank: Bank, mixer: ChunkedMixer) -> None:
     model = chunked(make_model(bank), mixer)
-    assert copy.deepcopy(model).layers[0].spectral.mixer is mixer
+    assert copy.deepcopy(model).layers[0].spectral.mixer is model.layers[0].spectral.mixer
     assert not any("mixer" in name for name in model.state_dict())
 
 
@@ -84,3 +86,37 @@ def test_a_length_that_is_no_multiple_of_the_chunk_is_refused(mixer: ChunkedMixe
 
 def test_a_bank_without_a_realization_is_left_to_the_fft() -> None:
     assert mixer_for(Bank(random_bank(4, 64), np.ones(4), "embedded"), (2, 4)) is None
+
+
+def test_the_convolution_is_chosen_by_length_and_machine(bank: Bank) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    short = Bank(random_bank(4, 64), np.ones(4), "embedded")
+    noise = Bank(random_bank(4, LENGTH), np.ones(4), "embedded")
+    assert choose_mixer("auto", short, (2, 4), cpu) is mix_toeplitz
+    assert isinstance(choose_mixer("auto", bank, (2, 4), cpu), ChunkedTime)
+    assert choose_mixer("auto", bank, (2, 4), gpu) is mix_fft
+    assert choose_mixer("auto", noise, (2, 4), cpu) is mix_fft
+    assert choose_mixer("fft", short, (2, 4), cpu) is mix_fft
+    with pytest.raises(UsageError, match="no small realization"):
+        choose_mixer("chunked", noise, (2, 4), cpu)
+
+
+def test_a_budget_that_was_not_trained_takes_the_fft(bank: Bank, mixer: ChunkedMixer) -> None:
+    twin = chunked(make_model(bank), mixer).eval()
+    tokens = torch.full((1, 2 * CHUNK), 5)
+    with torch.no_grad():
+        assert torch.equal(twin(tokens, None, 3), make_model(bank).eval()(tokens, None, 3))
+
+
+def test_groups_of_channels_through_the_fft_are_all_of_them_at_once(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = make_model(bank)
+    grouped = copy.deepcopy(plain)
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(2, 258, (2, 40)))
+    wanted = plain(tokens, None, K)
+    wanted.square().sum().backward()
+    monkeypatch.setattr("essm_train.convolution.FFT_BYTES", 1)  # one channel at a time
+    got = grouped(tokens, None, K)
+    got.square().sum().backward()
+    assert torch.allclose(got, wanted, rtol=1e-4, atol=1e-5)  # another order of a float32 sum
+    for (name, a), b in zip(plain.named_parameters(), grouped.parameters(), strict=True):
+        assert torch.linalg.norm(b.grad - a.grad) <= 1e-4 * torch.linalg.norm(a.grad) + 1e-6, name

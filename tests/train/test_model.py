@@ -11,17 +11,9 @@ from essm_deploy.families.es_ssm import reference
 from essm_deploy.families.es_ssm.config import EsSsmConfig
 from essm_deploy.families.es_ssm.tensors import tensor_table
 from essm_deploy.spectral.bank import Bank
+from essm_train.convolution import convolve_fft, convolve_toeplitz
 from essm_train.export import make_config, to_arrays
-from essm_train.model import (
-    Dropout,
-    EsSsm,
-    ModelConfig,
-    convolve_fft,
-    convolve_toeplitz,
-    count_parameters,
-    is_elastic,
-    mean_over_time,
-)
+from essm_train.model import Dropout, EsSsm, ModelConfig, count_parameters, is_elastic, mean_over_time
 from tests.checkpoints import random_bank
 
 LENGTH, K = 24, 8
@@ -98,8 +90,8 @@ def test_the_toeplitz_path_is_the_fft_path_is_the_definition(time: int) -> None:
 def test_a_long_model_takes_the_fft_and_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = classifier(), torch.randn(2, LENGTH, 7)
     short = model(inputs)
-    monkeypatch.setattr("essm_train.model.TOEPLITZ_MAX_LENGTH", LENGTH - 1)
-    monkeypatch.setattr("essm_train.model.convolve_toeplitz", None)
+    monkeypatch.setattr("essm_train.convolution.TOEPLITZ_MAX_LENGTH", LENGTH - 1)
+    monkeypatch.setattr("essm_train.convolution.convolve_toeplitz", None)
     assert torch.allclose(model(inputs), short, atol=1e-4)
 
 

@@ -15,14 +15,16 @@ import torch
 
 from essm_deploy.errors import EssmError, UsageError
 from essm_deploy.families import open_checkpoint
+from essm_train.average import Average
 from essm_train.cli import run
-from essm_train.keywords import training_folder
+from essm_train.job import training_folder
 from essm_train.model import EsSsm, ModelConfig
 from essm_train.optim import make_optimizer
 from essm_train.settings import Settings, load_settings
 from essm_train.state import load_state, save_state
+from essm_train.step import Method, Part, optimise
 from essm_train.tasks import Batch
-from essm_train.trainer import Average, Run, Training, optimise, train
+from essm_train.trainer import Run, Training, train
 
 RECIPE = """
 [model]
@@ -155,7 +157,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_harms_the_weights(sett
     before, batch = weights(model).clone(), task.batch(0)
     batch.inputs[0, 0, 0] = float("nan")
     with pytest.raises(EssmError, match=r"diverged.*lower optimizer\.lr"):
-        optimise(model, task, batch, 6, make_optimizer(model, 1e-2, 0.1), 1.0)
+        optimise(model, task, [Part(batch, 6)], make_optimizer(model, 1e-2, 0.1), Method(clip=1.0))
     assert torch.equal(weights(model), before)
 
 
@@ -163,7 +165,7 @@ def test_gradients_are_clipped_to_the_norm(settings: Settings) -> None:
     task = Toy(settings)
     model = task.model()
     batch = task.batch(0)
-    _, norm = optimise(model, task, batch, 6, make_optimizer(model, 1e-2, 0.1), clip=1e-3)
+    _, norm = optimise(model, task, [Part(batch, 6)], make_optimizer(model, 1e-2, 0.1), Method(clip=1e-3))
     clipped = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm()
     assert norm > 1e-3
     assert float(clipped) == pytest.approx(1e-3, rel=1e-3)
@@ -278,6 +280,6 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("essm_train.keywords.train_keywords", interrupt)
+    monkeypatch.setattr("essm_train.job.train_task", interrupt)
     assert run(["keywords", "--data-dir", str(tones), "-o", str(tmp_path / "x")]) == 130
     assert "same command goes on" in capsys.readouterr().err

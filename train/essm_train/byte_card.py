@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from essm_train.settings import ByteSettings
+from essm_train.tasks import Result
 from essm_train.tasks.markov import add_one_bits_per_byte, markov_bits_per_byte
 from essm_train.tasks.text import Text
+
+if TYPE_CHECKING:
+    from essm_train.tasks.bytes import Bytes
 
 ORDER = 3  # of the baseline
 
@@ -68,34 +70,27 @@ generates may look like a quotation and not be one.
 """
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """What the card says of the run. `source`: the text and its licence, in words. hours: wall clock, None if not known."""
-
-    source: str
-    command: str
-    hours: float | None = None
+UNNAMED = "A text that the author of this checkpoint did not name."
 
 
-def write_card(
-    settings: ByteSettings, text: Text, quality: Mapping[str, Any], validation: Mapping[str, Any], parameters: int,
-    provenance: Provenance,
-) -> str:  # fmt: skip
-    """Fill in the card; `quality` and `validation` are of the test and the validation split, `parameters` those at k_max."""
+def write_card(task: Bytes, result: Result) -> str:
+    """Fill in the card."""
+    settings, text, quality, validation = task.settings, task.text, result.quality, result.validation
+    assert isinstance(text, Text)  # a streamed one gets the general card
     m, train, t = settings.model, settings.train, settings.text
     steps, tokens = train.epochs * t.interval, train.batch_size * t.seq_len
     chain = markov_bits_per_byte(text.train, text.test, ORDER)
     return _CARD.format(
         layers=m.num_hidden_layers, hidden=m.hidden_size, k_max=m.k_max, seq_len=t.seq_len, short_len=t.short_len,
         budgets=", ".join(map(str, settings.budgets.trained)),
-        source=textwrap.fill(provenance.source, 124), sha256=sha256(text),
+        source=textwrap.fill(result.source or UNNAMED, 124), sha256=sha256(text),
         size=sum(len(text[split]) for split in ("train", "val", "test")),
-        train=len(text.train), val=len(text.val), test=len(text.test), command=provenance.command, seed=train.seed,
+        train=len(text.train), val=len(text.val), test=len(text.test), command=result.command, seed=train.seed,
         steps=steps, tokens=tokens, passes=steps * tokens / len(text.train), short_share=t.short_share,
-        hours=hours_line(provenance.hours), samples=quality["samples"], rows=-(-quality["samples"] // t.seq_len),
+        hours=hours_line(result.hours), samples=quality["samples"], rows=-(-quality["samples"] // t.seq_len),
         val_bytes=validation["samples"], order=ORDER, table="\n".join(_rows(quality, validation, chain)),
         shape=shape_line(quality["budgets"]),
-        baselines="\n".join(_baselines(text, validation["samples"])), parameters=parameters / 1e6,
+        baselines="\n".join(_baselines(text, validation["samples"])), parameters=result.parameters / 1e6,
     )  # fmt: skip
 
 

@@ -1,75 +1,66 @@
-"""The model card: what a checkpoint is, how it was made, and what was measured."""
+"""The model card of a task that has none of its own: what the checkpoint is, how it was made, what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import textwrap
 
-from essm_train.evaluate import standard_error
-from essm_train.settings import Settings
+from essm_train.tasks import Described, Result, Task
 
 _CARD = """---
 license: apache-2.0
-language: en
 library_name: essm-deploy
-pipeline_tag: audio-classification
-tags: [state-space-model, elastic, keyword-spotting]
-datasets: [google/speech_commands]
-metrics: [accuracy]
+tags: [state-space-model, elastic]
+metrics: [{metric}]
 ---
 
-# Elastic keyword spotter
+# Elastic model of the task `{name}`
 
-An ES-SSM (arXiv 2601.22488) of {layers} layers, width {hidden} and {k_max} spectral channels that names which of ten words a
-one-second clip holds: {words}.
-Any budget K from 1 to {k_max} is a prefix of its channels; it was trained for K = {budgets}.
+An ES-SSM (arXiv 2601.22488) of {layers} layers, width {hidden} and {k_max} spectral channels over up to {seq_len} steps, with
+{parameters:.2f} million parameters. Any budget K from 1 to {k_max} is a prefix of its channels; it was trained {trained}.
 
 ## Data
 
-Speech Commands v0.02, Google (Pete Warden), CC BY 4.0: the clips of the ten words, {train} for training, {val} for validation,
-{test} for the test below. No speaker is in two of the splits. The weights are under Apache-2.0.
+{source}
 
 ## Recipe
 
     {command}
 
-Seed {seed}, {epochs} epochs of {steps} steps, batch {batch}; every other setting is in train/essm_train/configs/keywords.toml.
-Hyper-parameters were chosen on the validation split; the test split was read once, for the table.
+Seed {seed}, {epochs} epochs of {steps} steps of {batch}, gate `{gate}`. It took {hours} of wall clock. Every other setting is
+explained in the recipe of the task in train/essm_train/configs.
 
 ## Measured
 
-Accuracy on the {samples} clips of the {split} split, with its standard error, and on the validation split:
+{metric}, {better} is better, on the {samples} samples of the {split} split, and on the validation split, which was looked at in
+training:
 
-| K | {split} accuracy | standard error | validation accuracy |
-|---:|---:|---:|---:|
+| K | {split} | validation |
+|---:|---:|---:|
 {rows}
-
-Differences between budgets that are smaller than about two standard errors say nothing.
 
 ## Limits of use
 
-Clips of at most one second at 16 kHz, mono, with one of the ten words in it: there is no class for silence or for other
-words, so any sound gets one of the ten labels. English words, recorded by volunteers on their own laptops and phones. Trained
-on {train} clips: a demonstration and a test object, not a product's wake word.
+A demonstration and a test object: it knows what the data above taught it, and was judged on that data's own held-out part.
 """
 
 
-def write_card(
-    settings: Settings, quality: Mapping[str, Any], validation: Mapping[str, float], counts: Mapping[str, int],
-    steps_per_epoch: int, words: list[str], command: str,
-) -> str:  # fmt: skip
-    """Fill in the card of a keyword checkpoint; `counts` are the clips of each split."""
-    m, train = settings.model, settings.train
+def general_card(task: Task, result: Result) -> str:
+    """Fill in the card."""
+    m, b, t, quality = result.recipe.model, result.recipe.budgets, result.recipe.train, result.quality
+    source = result.source or (task.source() if isinstance(task, Described) else "The author of this checkpoint did not say.")
+    trained = f"for K = {', '.join(map(str, b.trained))}" if b.sampled else "at the full budget alone, without budget dropout"
     return _CARD.format(
-        layers=m.num_hidden_layers, hidden=m.hidden_size, k_max=m.k_max, words=", ".join(words),
-        budgets=", ".join(map(str, settings.budgets.trained)), command=command, seed=train.seed, epochs=train.epochs,
-        batch=train.batch_size, steps=steps_per_epoch, samples=quality["samples"], split=quality["split"],
-        rows="\n".join(_rows(quality, validation)), **counts,
+        name=task.name, metric=task.metric, layers=m.num_hidden_layers, hidden=m.hidden_size, k_max=m.k_max,
+        seq_len=task.model_config.seq_len, parameters=result.parameters / 1e6, trained=trained,
+        source=textwrap.fill(source, 124), command=result.command, seed=t.seed, epochs=t.epochs, steps=task.steps_per_epoch,
+        batch=t.batch_size, gate=m.gate, hours=duration(result.hours or 0.0),
+        better="higher" if task.direction == "maximize" else "lower", samples=quality["samples"], split=quality["split"],
+        rows="\n".join(f"| {k} | {v:.4f} | {result.validation['budgets'][k]:.4f} |" for k, v in quality["budgets"].items()),
     )  # fmt: skip
 
 
-def _rows(quality: Mapping[str, Any], validation: Mapping[str, float]) -> list[str]:
-    return [
-        f"| {k} | {100 * share:.1f} % | {100 * standard_error(share, quality['samples']):.1f} | {100 * validation[k]:.1f} % |"
-        for k, share in quality["budgets"].items()
-    ]
+def duration(hours: float) -> str:
+    """In hours, minutes or seconds."""
+    if hours >= 1.0:
+        return f"{hours:.1f} hours"
+    return f"{60 * hours:.0f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.0f} seconds"

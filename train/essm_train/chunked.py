@@ -43,7 +43,7 @@ class ChunkedMixer:
     def __call__(self, u: Tensor, gates: Tensor, projection: Tensor) -> Tensor:
         if u.shape[1] % self.chunk:
             raise ValueError(f"{u.shape[1]} tokens are not a multiple of the chunk of {self.chunk}")
-        out: Tensor = _Mix.apply(u, gates, projection.flatten(0, 1), self.systems[gates.shape[2]])
+        out: Tensor = _Mix.apply(u, gates, projection.flatten(0, 1), self.systems[gates.shape[2]].on(u.device))
         return out
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChunkedMixer:
@@ -65,6 +65,12 @@ class _System:
         self.budget, self.chunk, self.states = budget, chunk, system.states
         self.local = torch.cat([within, readout], dim=1).float()
         self.inject, self.power = torch.from_numpy(inject.copy()).float(), torch.from_numpy(power).float()
+
+    def on(self, device: torch.device) -> _System:
+        """Itself, with the constants on a device."""
+        if self.local.device != device:
+            self.local, self.inject, self.power = (x.to(device) for x in (self.local, self.inject, self.power))
+        return self
 
     def spread(self, u: Tensor) -> Tensor:
         """u [B, T, d] -> [B, T / C, C + r, d]: each chunk's inputs, then the state before it."""

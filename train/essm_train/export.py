@@ -12,7 +12,8 @@ import numpy.typing as npt
 from essm_deploy.checkpoint import write_checkpoint
 from essm_deploy.spectral.bank import Bank
 from essm_train.model import EsSsm, ModelConfig
-from essm_train.trainer import tensors_of
+
+FRONT_FILE = "front.safetensors"  # what the app applies itself, before the engine: see essm_train.tasks
 
 
 def export_checkpoint(
@@ -26,7 +27,8 @@ def export_checkpoint(
 ) -> None:
     """Write the checkpoint directory; `fields` are the task's own config keys."""
     config = make_config(model.config, bank, budgets) | dict(fields)
-    write_checkpoint(path, config, to_arrays(model, bank), quality, card)
+    front = front_arrays(model)
+    write_checkpoint(path, config, to_arrays(model, bank), quality, card, {FRONT_FILE: front} if front else {})
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -51,14 +53,29 @@ def make_config(config: ModelConfig, bank: Bank, budgets: Sequence[int]) -> dict
         "k_max": config.k_max,
         "budgets": list(budgets),
         "gate": "sigmoid",
-        "tie_word_embeddings": config.vocab_size is not None,
+        "tie_word_embeddings": config.tied,
         "overflow": "window",
         "bank": {"kind": "exact" if bank.kind != "embedded" else "embedded", "sha256": bank.sha256},
     }
 
 
 def to_arrays(model: EsSsm, bank: Bank) -> dict[str, npt.NDArray[Any]]:
-    """The tensors by their names in the checkpoint: weights float32, the bank float64 and exactly as it was computed."""
-    weights = {name: tensor.numpy() for name, tensor in tensors_of(model).items() if not name.startswith("bank.")}
-    weights = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in weights.items()}
-    return {**weights, "bank.filters": np.asarray(bank.filters), "bank.sigma": np.asarray(bank.sigma)}
+    """The tensors by their names in the checkpoint: weights float32, the bank float64 and exactly as it was computed.
+
+    Behind a front the input is the identity, for the front's outputs are what the first layer sees.
+    """
+    arrays = {name: array for name, array in _floats(model).items() if not name.startswith(("bank.", "front."))}
+    if model.front is not None:
+        d = model.config.hidden_size
+        arrays |= {"input.weight": np.eye(d, dtype=np.float32), "input.bias": np.zeros(d, np.float32)}
+    return {**arrays, "bank.filters": np.asarray(bank.filters), "bank.sigma": np.asarray(bank.sigma)}
+
+
+def front_arrays(model: EsSsm) -> dict[str, npt.NDArray[Any]]:
+    """The front's tensors by their names in it; none where there is no front."""
+    return {name.removeprefix("front."): array for name, array in _floats(model).items() if name.startswith("front.")}
+
+
+def _floats(model: EsSsm) -> dict[str, npt.NDArray[Any]]:
+    state = model.state_dict().items()
+    return {name: np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.float32) for name, tensor in state}

@@ -9,7 +9,6 @@ Per layer, with a budget of K channels out of k_max:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +16,20 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-TOEPLITZ_MAX_LENGTH = 128  # up to here a dense GEMM beats the FFT in training, 3x on two CPU cores at L = 100
+from essm_train.convolution import Mixer, default_mixer
+
+ONE = 40.0  # a score whose sigmoid is exactly 1.0, in float32 and in float64
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of a model: `vocab_size` for tokens with a tied head, or `input_size` and `num_labels` for a classifier."""
+    """Sizes of a model, whose input is tokens (`vocab_size`) or vectors (`input_size`).
+
+    num_labels: outputs of a head over the mean over time, or at every position where not `pooled`; 0: a head over the
+    vocabulary at every position, tied to the embedding. gate: see Gate. checkpointing: keep no activations of the layers.
+    """
 
     hidden_size: int
     num_hidden_layers: int
@@ -35,6 +41,13 @@ class ModelConfig:
     layer_norm_eps: float = 1e-5
     dropout: float = 0.1
     drop_path: float = 0.1
+    pooled: bool = True
+    gate: str = "adaptive"
+    checkpointing: bool = False
+
+    @property
+    def tied(self) -> bool:
+        return self.num_labels == 0
 
     @property
     def gate_hidden_size(self) -> int:
@@ -43,22 +56,6 @@ class ModelConfig:
     @property
     def intermediate_size(self) -> int:
         return 4 * self.hidden_size
-
-
-def convolve_fft(u: Tensor, filters: Tensor) -> Tensor:
-    """Causal convolution through an FFT of twice the filters' length: u [B, T, d], filters [K, L], T <= L -> [B, T, K, d]."""
-    n = 2 * filters.shape[1]
-    spectrum = torch.fft.rfft(u, n=n, dim=1)[:, :, None, :] * torch.fft.rfft(filters, n=n).T[None, :, :, None]
-    features: Tensor = torch.fft.irfft(spectrum, n=n, dim=1)
-    return features[:, : u.shape[1]]
-
-
-def convolve_toeplitz(u: Tensor, filters: Tensor) -> Tensor:
-    """The same as one GEMM with T[t, k, s] = filters[k, t - s], zero for s > t."""
-    time, channels = u.shape[1], filters.shape[0]
-    lag = torch.arange(time, device=u.device)[:, None] - torch.arange(time, device=u.device)
-    toeplitz = (filters[:, lag.clamp(min=0)] * (lag >= 0)).transpose(0, 1)
-    return torch.matmul(toeplitz.reshape(time * channels, time), u).view(-1, time, channels, u.shape[2])
 
 
 class Dropout(nn.Module):
@@ -89,15 +86,28 @@ class Bank(nn.Module):
 
 
 class Gate(nn.Module):
-    """g_k(t) = sigmoid(s_k(t)) / sqrt(K) for k <= K, where K is the budget in use, not k_max."""
+    """g_k(t) = sigmoid(s_k(t)) / sqrt(K) for k <= K, where K is the budget in use, not k_max.
+
+    s is a small network of the input (`adaptive`), its output bias alone (`static`: one trained number a channel), or constant
+    (`uniform`: g = 1 / sqrt(K)). The last two keep the weights that they do not use at zero, so that each is a
+    checkpoint of the same format that computes the same gates.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.hidden = nn.Linear(config.hidden_size, config.gate_hidden_size)
         self.out = nn.Linear(config.gate_hidden_size, config.k_max)
-        nn.init.constant_(self.out.bias, -2.0)
+        self.adaptive = config.gate == "adaptive"
+        nn.init.constant_(self.out.bias, ONE if config.gate == "uniform" else -2.0)
+        if not self.adaptive:
+            for parameter in (*self.hidden.parameters(), self.out.weight):
+                nn.init.zeros_(parameter).requires_grad_(False)
+            self.out.bias.requires_grad_(config.gate == "static")
 
     def forward(self, u: Tensor, budget: int) -> Tensor:
+        if not self.adaptive:
+            gates = torch.sigmoid(self.out.bias[:budget]) / math.sqrt(budget)
+            return gates.expand(*u.shape[:-1], budget)
         scores = F.linear(F.gelu(self.hidden(u)), self.out.weight[:budget], self.out.bias[:budget])
         return torch.sigmoid(scores) / math.sqrt(budget)
 
@@ -105,10 +115,10 @@ class Gate(nn.Module):
 class Spectral(nn.Module):
     """S_K: gated, projected causal convolutions with the first K filters; float32 whatever autocast says.
 
-    `mixer(u, gates, projection)` computes the same in another way where one is set, such as chunked.ChunkedMixer.
+    `mixer` is the way to compute it (see convolution); without one the filters' length decides.
     """
 
-    mixer: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    mixer: Mixer | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -118,12 +128,8 @@ class Spectral(nn.Module):
     def forward(self, u: Tensor, filters: Tensor, budget: int) -> Tensor:
         with torch.autocast(u.device.type, enabled=False):
             u = u.float()
-            if self.mixer is not None:
-                return self.mixer(u, self.gate(u, budget), self.projection[:budget])
-            convolve = convolve_toeplitz if filters.shape[1] <= TOEPLITZ_MAX_LENGTH else convolve_fft
-            gated = convolve(u, filters[:budget].float()) * self.gate(u, budget)[..., None]
-            out: Tensor = gated.flatten(2) @ self.projection[:budget].flatten(0, 1)
-            return out
+            mixer = self.mixer or default_mixer(filters.shape[1])
+            return mixer(u, self.gate(u, budget), self.projection[:budget], filters[:budget].float())
 
 
 class FeedForward(nn.Module):
@@ -163,20 +169,31 @@ class Layer(nn.Module):
 
 
 class EsSsm(nn.Module):
-    """The model: tokens [B, T] to logits [B, T, vocab_size], or vectors [B, T, input_size] to logits [B, num_labels]."""
+    """The model: tokens [B, T] or vectors [B, T, input_size] to outputs, [B, num_labels] where pooled, else [B, T, n].
 
-    def __init__(self, config: ModelConfig, filters: npt.NDArray[np.float64], sigma: npt.NDArray[np.float64]) -> None:
+    A `front` takes the place of the input's Linear: it maps whatever the task's batches hold to vectors [B, T, hidden_size].
+    """
+
+    front: nn.Module | None
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        filters: npt.NDArray[np.float64],
+        sigma: npt.NDArray[np.float64],
+        front: nn.Module | None = None,
+    ) -> None:
         super().__init__()
-        if (config.vocab_size is None) == (config.input_size is None):
-            raise ValueError("a model takes either tokens (vocab_size) or vectors (input_size)")
-        self.config = config
+        check_kind(config, front)
+        self.config, self.front = config, front
         if config.vocab_size is not None:
             self.embedding = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=0)
             nn.init.normal_(self.embedding.weight, std=0.02)
             with torch.no_grad():
                 self.embedding.weight[0].zero_()
-        else:
+        elif front is None:
             self.input = nn.Linear(config.input_size or 0, config.hidden_size)
+        if not config.tied:
             self.head = nn.Linear(config.hidden_size, config.num_labels)
         last = max(1, config.num_hidden_layers - 1)
         self.layers = nn.ModuleList(Layer(config, config.drop_path * i / last) for i in range(config.num_hidden_layers))
@@ -187,12 +204,32 @@ class EsSsm(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor | None = None, budget: int | None = None) -> Tensor:
         """inputs [B, T] tokens or [B, T, input_size]; lengths [B] valid steps (all, where None); budget K in 1..k_max."""
         budget = self.config.k_max if budget is None else budget
-        tokens = self.config.vocab_size is not None
-        r = self.dropout(self.embedding(inputs) if tokens else self.input(inputs))
+        r = self.dropout(self.embed(inputs))
         for layer in self.layers:
-            r = layer(r, self.bank.filters, budget)
+            if self.config.checkpointing and self.training and torch.is_grad_enabled():
+                r = checkpoint(layer, r, self.bank.filters, budget, use_reentrant=False)
+            else:
+                r = layer(r, self.bank.filters, budget)
         r = self.norm(r)
-        return F.linear(r, self.embedding.weight) if tokens else self.head(mean_over_time(r, lengths))
+        if self.config.tied:
+            return F.linear(r, self.embedding.weight)
+        return self.head(mean_over_time(r, lengths) if self.config.pooled else r)
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """What the first layer sees, without dropout: [B, T, hidden_size]."""
+        first = self.embedding if self.config.vocab_size is not None else self.input if self.front is None else self.front
+        r: Tensor = first(inputs)
+        return r
+
+
+def check_kind(config: ModelConfig, front: nn.Module | None) -> None:
+    """ValueError for a combination of inputs and outputs that is no model."""
+    if (config.vocab_size is None) == (config.input_size is None):
+        raise ValueError("a model takes either tokens (vocab_size) or vectors (input_size)")
+    if config.tied and config.vocab_size is None:
+        raise ValueError("a model without labels predicts its own vocabulary, and this one has none (vocab_size)")
+    if front is not None and config.input_size != config.hidden_size:
+        raise ValueError(f"a front makes vectors of hidden_size {config.hidden_size}; input_size says {config.input_size}")
 
 
 def mean_over_time(r: Tensor, lengths: Tensor | None) -> Tensor:

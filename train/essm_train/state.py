@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from pathlib import Path
@@ -9,18 +10,30 @@ from typing import Any
 
 import torch
 
-from essm_deploy.errors import UsageError
+from essm_deploy.errors import BuildError, UsageError
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write through a temporary neighbour, flush to the disk, rename: a kill leaves the old state or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write through a temporary neighbour, flush to the disk, rename: a kill or a full disk leaves the old one.
+
+    BuildError where it cannot be written.
+    """
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as stream:
-        torch.save(state, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as stream:
+            torch.save(state, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except (OSError, RuntimeError) as error:  # torch's writer raises the latter on a full disk
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        kept = "the last good one is whole" if path.exists() else "there was none before"
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BuildError(
+            f"{path}: the training state cannot be written ({reason}); {kept}: make room and repeat the command"
+        ) from error
 
 
 def load_state(path: Path, recipe: dict[str, Any]) -> dict[str, Any] | None:

@@ -8,35 +8,34 @@ was killed and resumed ends with the same weights, to the bit, as one that was n
 
 from __future__ import annotations
 
-import copy
-import ctypes
-import json
-import math
-import sys
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from essm_deploy.errors import EssmError
+from essm_train.average import Average
 from essm_train.budget import BudgetSampler
 from essm_train.model import EsSsm
 from essm_train.optim import learning_rate, make_optimizer, set_learning_rate
+from essm_train.parallel import World, gather_model, gather_optimizer, scatter_model, scatter_optimizer
+from essm_train.progress import Progress, Silent
 from essm_train.settings import CommonSettings
 from essm_train.state import load_state, save_state
-from essm_train.tasks import Batch, Task
+from essm_train.step import Method, Part, optimise, plan_step, precision_of
+from essm_train.tasks import Task
+from essm_train.throughput import peak_flops, step_flops
 
 
 @dataclass(frozen=True)
 class Run:
-    """Where a run keeps its state, and whether it may pick an older one up."""
+    """Where a run keeps its state, whether it may pick an older one up, and whether it writes TensorBoard events."""
 
     folder: Path
     resume: bool = True
+    tensorboard: bool = False
 
     @property
     def state(self) -> Path:
@@ -47,76 +46,108 @@ class Run:
         return self.folder / "log.jsonl"
 
 
-class Average:
-    """Exponential average of the weights, which starts as a copy of them. Decay 0: the model itself."""
-
-    def __init__(self, model: EsSsm, decay: float) -> None:
-        self.decay = decay
-        self.model = model
-        if decay > 0.0:
-            self.model = copy.deepcopy(model).eval().requires_grad_(False)
-
-    @torch.no_grad()
-    def update(self, model: EsSsm) -> None:
-        """Move towards the model's weights by 1 - decay."""
-        if self.model is not model:
-            torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), 1.0 - self.decay)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.model.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state)
-
-
 @dataclass
 class Training:
     """All that changes while training, and therefore all that a resumed run must get back."""
 
-    model: EsSsm
+    model: nn.Module
     average: Average
     optimizer: torch.optim.Optimizer
     step: int = 0
 
-    def save(self, path: Path, recipe: dict[str, Any]) -> None:
-        """Write everything to `path`, atomically."""
-        parts = {name: getattr(self, name).state_dict() for name in ("model", "average", "optimizer")}
-        save_state(path, {"recipe": recipe, "step": self.step, **parts})
+    def save(self, path: Path, recipe: dict[str, Any], world: World | None = None) -> None:
+        """Write everything to `path`, atomically; every rank must call it, and rank 0 writes."""
+        parts = {
+            "model": gather_model(self.model),
+            "average": gather_model(self.average.model),
+            "optimizer": gather_optimizer(self.optimizer),
+        }
+        if world is None or world.main:
+            save_state(path, {"recipe": recipe, "step": self.step, **parts})
 
-    def restore(self, run: Run, recipe: dict[str, Any]) -> None:
+    def restore(self, run: Run, recipe: dict[str, Any], world: World) -> None:
         """Go on from the saved state, where there is one and it may be used; otherwise clear what an older run left."""
         state = load_state(run.state, recipe) if run.resume else None
+        world.wait()
         if state is None:
-            run.state.unlink(missing_ok=True)
-            run.log.unlink(missing_ok=True)
+            if world.main:
+                run.state.unlink(missing_ok=True)
+                run.log.unlink(missing_ok=True)
             return
-        for name in ("model", "average", "optimizer"):
-            getattr(self, name).load_state_dict(state[name])
+        scatter_model(self.model, state["model"])
+        scatter_model(self.average.model, state["average"])
+        scatter_optimizer(self.optimizer, state["optimizer"])
         self.step = int(state["step"])
 
 
-def train(model: EsSsm, task: Task, settings: CommonSettings, run: Run) -> EsSsm:
+def train(model: EsSsm, task: Task, settings: CommonSettings, run: Run, world: World | None = None) -> EsSsm:
     """Train `model` in place and return the one to export: the average of its weights, where the recipe asks for one."""
+    world = world or World()
     steps, recipe = settings.train.epochs * task.steps_per_epoch, settings.to_dict()
-    optimizer = make_optimizer(model, settings.optimizer.lr, settings.optimizer.weight_decay)
-    training = Training(model, Average(model, settings.train.ema), optimizer)
-    training.restore(run, recipe)
-    sampler = make_sampler(settings, task.steps_per_epoch)
-    progress = Progress(run.log, training.step, steps, task.steps_per_epoch)
+    average = Average(model, settings.train.ema)
+    called = compiled(world.wrap(model), settings)
+    if world.size > 1 and world.strategy == "fsdp" and average.model is not model:
+        world.wrap(average.model)
+    training = Training(model, average, make_optimizer(model, settings.optimizer.lr, settings.optimizer.weight_decay))
+    training.restore(run, recipe, world)
+    progress = make_progress(run, training.step, steps, task.steps_per_epoch, world)
+    loop = _Loop(called, task, settings, progress, world)
     model.train()
     for step in range(training.step, steps):
-        budget = seed_step(settings.train.seed, step, sampler)
-        set_learning_rate(optimizer, scheduled(settings, step, steps))
-        loss, norm = optimise(model, task, task.batch(step), budget, optimizer, settings.optimizer.clip)
-        training.average.update(model)
+        loop.step(step, steps, training.optimizer)
+        average.update(model)
         training.step = step + 1
-        progress.step(step, loss, norm, budget)
         epoch, rest = divmod(training.step, task.steps_per_epoch)
+        if rest == 0:
+            progress.epoch(training.step, loop.peak)
         if rest == 0 and is_due(epoch, settings.train.eval_every, settings):
-            progress.evaluated(epoch, task.metric, validate(training.average.model, task, settings.budgets.trained))
+            progress.evaluated(epoch, task.metric, validate(average.model, task, settings.budgets.trained))
         if rest == 0 and is_due(epoch, settings.train.save_every, settings):
-            training.save(run.state, recipe)
-    return training.average.model
+            training.save(run.state, recipe, world)
+    progress.close()
+    return cast(EsSsm, average.model)
+
+
+class _Loop:
+    """What every step of a run shares."""
+
+    def __init__(self, model: nn.Module, task: Task, settings: CommonSettings, progress: Progress, world: World) -> None:
+        self.model, self.task, self.settings, self.progress, self.world = model, task, settings, progress, world
+        self.sampler = make_sampler(settings, task.steps_per_epoch)
+        device = next(model.parameters()).device
+        peak = peak_flops(device)
+        self.peak = None if peak is None else peak * world.size
+        precision = precision_of(settings.train.precision, device)
+        self.method = Method(settings.optimizer.clip, settings.budgets.distill, precision)
+
+    def step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
+        lr = scheduled(self.settings, step, steps)
+        set_learning_rate(optimizer, lr)
+        batch = self.task.batch(step)
+        parts = plan_step(batch, step, self.settings, self.sampler, self.world)
+        loss, norm = optimise(self.model, self.task, parts, optimizer, self.method, self.world)
+        tokens = batch.inputs.shape[0] * batch.inputs.shape[1]
+        self.progress.step(step, loss, norm, [part.budget for part in parts], tokens, self.flops(parts, tokens), lr)
+
+    def flops(self, parts: Sequence[Part], tokens: int) -> float:
+        return sum(step_flops(self.task.model_config, part.budget, tokens) for part in parts) / len(parts)
+
+
+def compiled(model: nn.Module, settings: CommonSettings) -> nn.Module:
+    """The model through torch.compile where the recipe asks for it: one graph for each budget, which is a constant in it."""
+    if not settings.train.compile:
+        return model
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 4 * len(settings.budgets.trained))
+    model.compile(dynamic=False)
+    return model
+
+
+def make_progress(run: Run, first: int, steps: int, steps_per_epoch: int, world: World) -> Progress:
+    if not world.main:
+        return Silent()
+    return Progress(run.log, first, steps, steps_per_epoch, run.folder / "tensorboard" if run.tensorboard else None)
 
 
 def is_due(epoch: int, every: int, settings: CommonSettings) -> bool:
@@ -124,35 +155,9 @@ def is_due(epoch: int, every: int, settings: CommonSettings) -> bool:
     return epoch % every == 0 or epoch == settings.train.epochs
 
 
-def validate(model: EsSsm, task: Task, budgets: tuple[int, ...]) -> dict[int, float]:
+def validate(model: nn.Module, task: Task, budgets: tuple[int, ...]) -> dict[int, float]:
     """The metric on the validation split at the smallest, a middle and the full budget."""
     return {k: task.evaluate(model, "val", k) for k in sorted({budgets[0], budgets[len(budgets) // 2], budgets[-1]})}
-
-
-def optimise(
-    model: EsSsm, task: Task, batch: Batch, budget: int, optimizer: torch.optim.Optimizer, clip: float
-) -> tuple[float, float]:
-    """One optimiser step -> (loss, gradient norm). EssmError where either is not finite: nothing was updated then."""
-    device = batch.inputs.device
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-        logits = model(batch.inputs, batch.lengths, budget)
-        loss = task.loss(logits, batch.targets)
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    norm = float(nn.utils.clip_grad_norm_(model.parameters(), clip))
-    value = float(loss.detach())
-    if not (math.isfinite(value) and math.isfinite(norm)):
-        advice = "lower optimizer.lr and start again with --no-resume"
-        raise EssmError(f"training diverged: loss {value}, gradient norm {norm}; {advice}")
-    optimizer.step()
-    return value, norm
-
-
-def seed_step(seed: int, step: int, sampler: BudgetSampler) -> int:
-    """Seed torch (dropout, DropPath) for this step, and draw its budget."""
-    rng = np.random.default_rng([seed, 4, step])
-    torch.manual_seed(int(rng.integers(2**62)))
-    return sampler.at(step, float(rng.random()))
 
 
 def scheduled(settings: CommonSettings, step: int, steps: int) -> float:
@@ -163,66 +168,4 @@ def scheduled(settings: CommonSettings, step: int, steps: int) -> float:
 
 def make_sampler(settings: CommonSettings, steps_per_epoch: int) -> BudgetSampler:
     b = settings.budgets
-    return BudgetSampler(b.trained, b.warmup_epochs * steps_per_epoch, b.n_full)
-
-
-class Progress:
-    """Lines on stderr for a person, JSON Lines in the log for a program."""
-
-    def __init__(self, log: Path, first: int, steps: int, steps_per_epoch: int) -> None:
-        self.log, self.first, self.steps, self.per_epoch = log, first, steps, steps_per_epoch
-        self.start = time.monotonic()
-        self.losses: list[float] = []
-        log.parent.mkdir(parents=True, exist_ok=True)
-        if first:
-            self.say(f"resuming after step {first} of {steps}")
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def record(self, **entry: Any) -> None:
-        with self.log.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(entry) + "\n")
-
-    def step(self, step: int, loss: float, norm: float, budget: int) -> None:
-        self.losses.append(loss)
-        self.record(step=step, loss=round(loss, 5), gradient_norm=round(norm, 4), budget=budget)
-        if (step + 1) % self.per_epoch == 0:
-            spent = time.monotonic() - self.start
-            left = spent / (step + 1 - self.first) * (self.steps - step - 1)
-            mean = sum(self.losses) / len(self.losses)
-            epochs = f"epoch {(step + 1) // self.per_epoch}/{self.steps // self.per_epoch}"
-            self.say(f"{epochs}  loss {mean:.4f}  {spent:.0f} s, about {left:.0f} s left")
-            self.losses = []
-
-    def evaluated(self, epoch: int, metric: str, values: dict[int, float]) -> None:
-        self.record(epoch=epoch, metric=metric, split="val", values={str(k): round(v, 5) for k, v in values.items()})
-        shown = "  ".join(f"K={k} {value:.4f}" for k, value in values.items())
-        self.say(f"epoch {epoch}  validation {metric}  {shown}")
-
-
-def setup_device(settings: CommonSettings, device: torch.device) -> None:
-    """Threads and memory of a CPU run; on a GPU, float32 stays float32."""
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
-        return
-    torch.set_num_threads(settings.train.threads)
-    keep_freed_memory()
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep large freed blocks: mapping activations anew in every step costs a third of the time."""
-    m_mmap_max, m_trim_threshold, m_top_pad = -4, -1, -2
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # another C library: slower, not wrong
-    mallopt(m_mmap_max, 0)
-    mallopt(m_trim_threshold, 2**31 - 1)
-    mallopt(m_top_pad, 1 << 26)
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state dict on the CPU."""
-    return {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    return BudgetSampler(b.trained, b.warmup_epochs * steps_per_epoch, b.n_full, b.sampled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from essm_deploy.frontend import LogMel
+from essm_train.keyword_card import write_card
 from essm_train.model import ModelConfig
 from essm_train.settings import Settings
-from essm_train.tasks import Batch
+from essm_train.tasks import Batch, Result
 from essm_train.tasks.augment import Augment, mix
 from essm_train.tasks.speech_commands import WORDS, Clips, load_clips
+from essm_train.tasks.tones import write_tones
 
 EVAL_BATCH = 64
+
+Recipe = Settings
 
 
 class Keywords:
@@ -54,21 +59,21 @@ class Keywords:
         """Cross-entropy against smoothed target distributions [B, 10]."""
         return F.cross_entropy(logits.float(), targets, label_smoothing=self.settings.train.label_smoothing)
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str, budget: int) -> float:
         """Share of the split's clips whose best-scored word is the right one."""
-        return float(np.mean(self.predict(model, split, budget) == self.clips[split].labels))
+        scores, labels = self.scores(model, split, budget)
+        return float(np.mean(scores.argmax(dim=1).numpy() == labels.numpy()))
 
     @torch.no_grad()
-    def predict(self, model: nn.Module, split: str, budget: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The best-scored word of each clip."""
+    def scores(self, model: nn.Module, split: str, budget: int) -> tuple[Tensor, Tensor]:
+        """Logits [n, 10] and labels [n] of the split's clips, on the CPU."""
         features, frames = self._split_features(split)
         was_training = model.training
         model.eval()
         parts = zip(features.split(EVAL_BATCH), frames.split(EVAL_BATCH), strict=True)
-        best = [model(x.to(self.device), n.to(self.device), budget).argmax(dim=1).cpu() for x, n in parts]
+        logits = [model(x.to(self.device), n.to(self.device), budget).float().cpu() for x, n in parts]
         model.train(was_training)
-        return torch.cat(best).numpy()
+        return torch.cat(logits), torch.from_numpy(np.asarray(self.clips[split].labels, dtype=np.int64))
 
     def samples(self, split: str) -> int:
         return len(self.clips[split])
@@ -76,6 +81,10 @@ class Keywords:
     def config_fields(self) -> dict[str, Any]:
         labels = {str(index): word for index, word in enumerate(WORDS)}
         return {"task": "audio-classification", "id2label": labels, "frontend": self.frontend.to_config()}
+
+    def adopt(self, config: Mapping[str, Any]) -> None:
+        """Judge with the front end that a checkpoint was trained with."""
+        self.frontend, self._features = LogMel.from_config(config["frontend"]), {}
 
     def _split_features(self, split: str) -> tuple[Tensor, Tensor]:
         """Features exactly as the device computes them, one clip at a time; kept, for they never change."""
@@ -115,3 +124,27 @@ def make_model_config(settings: Settings, frontend: LogMel) -> ModelConfig:
         dropout=m.dropout,
         drop_path=m.drop_path,
     )
+
+
+def build(recipe: Settings, data: Path, device: torch.device) -> Keywords:
+    return Keywords(data, recipe, device)
+
+
+def check(recipe: Settings) -> None:
+    """Whatever the sections say on their own is fine together."""
+
+
+def smoke(recipe: Settings) -> Settings:
+    """A narrow model and two epochs, which learn next to nothing."""
+    m = recipe.model
+    model = dataclasses.replace(m, hidden_size=min(16, m.hidden_size), num_hidden_layers=min(2, m.num_hidden_layers))
+    return dataclasses.replace(recipe, model=model).with_train(epochs=min(2, recipe.train.epochs), eval_every=1)
+
+
+def smoke_data(folder: Path) -> Path:
+    """Tones in place of words."""
+    return write_tones(folder)
+
+
+def card(task: Keywords, result: Result) -> str:
+    return write_card(task, result)

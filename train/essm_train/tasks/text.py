@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from essm_deploy.errors import InputError
+from essm_train.tasks.corpus import read_documents
 
 PAD, BOS, OFFSET = 0, 1, 2
 VOCAB_SIZE = 256 + OFFSET
-MAX_BYTES = 2**30
 VALIDATION, TEST = 0.05, 0.05  # shares of the file: the validation bytes lie just before the test bytes, which end it
+FEW = 20  # documents; of fewer, the cuts between them are too far from where the splits should begin
 
 Bytes = npt.NDArray[np.uint8]
 Tokens = npt.NDArray[np.int64]
@@ -33,23 +34,20 @@ class Text:
 
 
 def read_text(path: Path, shortest: int) -> Text:
-    """Read and split a file of any encoding. InputError if it cannot be read or a split is below `shortest` bytes."""
-    try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise InputError(f"{path}: is a directory; expected a text file")
-        if size > MAX_BYTES:
-            raise InputError(f"{path}: {size} bytes; expected at most {MAX_BYTES}")
-        data = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a text file") from error
-    return _checked(path, split_text(data), shortest)
+    """Read and split a file of any encoding, JSON Lines, Parquet, or a folder of these (see corpus).
+
+    InputError if it cannot be read or a split is below `shortest` bytes.
+    """
+    data, starts = read_documents(path)
+    return _checked(path, split_text(data, starts), shortest)
 
 
-def split_text(data: Bytes) -> Text:
-    """The first 90 % to train on, the next 5 % to look at, the last 5 % to report."""
+def split_text(data: Bytes, starts: npt.NDArray[np.int64] | None = None) -> Text:
+    """The first 90 % to train on, the next 5 % to look at, the last 5 % to report; cut where a document starts, if any can."""
     test = len(data) - round(TEST * len(data))
     val = test - round(VALIDATION * len(data))
+    if starts is not None and len(starts) >= FEW:
+        val, test = (int(starts[np.argmin(np.abs(starts - place))]) for place in (val, test))
     return Text(data[:val], data[val:test], data[test:])
 
 

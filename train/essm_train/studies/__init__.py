@@ -1,0 +1,1 @@
+"""Studies: one TOML file each, run by essm_train.study."""
