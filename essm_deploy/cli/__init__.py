@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import click
 
 from essm_deploy import __version__
-from essm_deploy.cli.guard import LazyGroup, guarded
+from essm_deploy.cli.guard import INTERRUPTED, LazyGroup, guarded
 
 COMMANDS = {
     "build": ("essm_deploy.cli.build:build", "Choose the largest budget that fits a device, and bundle its engine."),
@@ -33,4 +34,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of `essm-deploy`."""
-    sys.exit(guarded(cli, "essm-deploy"))
+    code = guarded(cli, "essm-deploy")
+    if code == INTERRUPTED:  # one more Ctrl-C must not turn the exit code into a signal while the interpreter ends
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
