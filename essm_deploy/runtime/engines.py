@@ -47,7 +47,10 @@ class EnginePool:
     def session(self, id: str) -> Session:
         """The engine called `id`, opened; raises what `open_session` raises."""
         if id not in self._sessions:
-            self._sessions[id] = (self._opener or open_session)(self.root, self.engines[id], self.threads)
+            engine = self.engines[id]
+            # An anchor runs once in hundreds of steps. Threads of its own would then spin beside those of the steps.
+            threads = 1 if engine.kind == "anchor" else self.threads
+            self._sessions[id] = (self._opener or open_session)(self.root, engine, threads)
         return self._sessions[id]
 
     def budget_id(self, budget: int | str) -> str:
