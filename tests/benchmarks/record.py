@@ -45,6 +45,7 @@ def main() -> int:
                 print(f"{target} is not here: {checkpoint}-{target} is left as it was", file=sys.stderr)
             elif code != 0:
                 return code
+    render(asked.out)  # from the rounded samples that are kept, so that page and document say the same
     for path in sorted(asked.out.glob("*.json")):
         busy = busy_words(runs_of(load(path), path.name)[0])
         print(f"{path.name}: {busy or 'undisturbed'}")
