@@ -35,15 +35,21 @@ def parse(model: type[Model], raw: Any, where: str, error: type[UsageError]) -> 
         raise error(f"{where}: {_first_problem(model, problem)}") from None
 
 
-def read_toml(path: Path, expected: str, error: type[UsageError]) -> dict[str, Any]:
-    """The document of a TOML file of at most 1 MiB; raise `error` that names the file and says what was `expected`."""
+def read_bounded(path: Path, most: int, expected: str, error: type[UsageError]) -> bytes:
+    """The content of a file of at most `most` bytes; raise `error` that names the file and says what was `expected`."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MAX_TOML_BYTES + 1)
+            content = file.read(most + 1)
     except OSError as problem:
         raise error(f"{path}: cannot be read ({problem.strerror}); expected {expected}") from None
-    if len(content) > _MAX_TOML_BYTES:
-        raise error(f"{path}: larger than {_MAX_TOML_BYTES} bytes; expected {expected}")
+    if len(content) > most:
+        raise error(f"{path}: larger than {most} bytes; expected {expected}")
+    return content
+
+
+def read_toml(path: Path, expected: str, error: type[UsageError]) -> dict[str, Any]:
+    """The document of a TOML file of at most 1 MiB; raise `error` that names the file and says what was `expected`."""
+    content = read_bounded(path, _MAX_TOML_BYTES, expected, error)
     try:
         document: dict[str, Any] = tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as problem:

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import IO, ParamSpec, Protocol, TypeVar, runtime_checkable
 
-from essm_deploy import errors
 from essm_deploy.errors import BundleError, ConnectionLost, EssmError, WorkerError
 from essm_deploy.runtime.channel import MAX_LINE
 from essm_deploy.runtime.channel import MAX_RUN_LINE as MAX_RUN_LINE
+from essm_deploy.runtime.fresh import reported_error
 from essm_deploy.runtime.manifest import Engine
 from essm_deploy.runtime.strict import JsonObject, parse_json
 
@@ -191,15 +191,6 @@ class Conversation:
             how = f"was killed by signal {-status}" + (", perhaps for want of memory" if status == -9 else "")
         said = self._stderr.strip().splitlines()
         return WorkerError(f"the worker {how} {where}" + (f": {said[-1][:300]}" if said else ""))
-
-
-def reported_error(message: JsonObject) -> EssmError:
-    """The exception that the worker met, of the same class, so that it keeps its exit code."""
-    text, name = message.get("message"), message.get("type")
-    kind: Any = getattr(errors, name, None) if isinstance(name, str) else None
-    if not isinstance(text, str) or not (isinstance(kind, type) and issubclass(kind, EssmError)):
-        return WorkerError(f"the worker reported an error of an unknown kind: {json.dumps(message)[:200]}")
-    return kind(" ".join(text.split())[:2000])
 
 
 def _decode(line: str, longest: int) -> JsonObject:

@@ -38,7 +38,7 @@ def ask_worker(request: JsonObject, timeout: float) -> list[JsonObject]:
         raise WorkerError(f"the worker took longer than {timeout:g} s") from None
     messages = _messages(done.stdout)
     if messages and messages[-1]["event"] == "error":
-        raise _reported(messages[-1])
+        raise reported_error(messages[-1])
     if done.returncode != 0 or not messages or messages[-1]["event"] != "done":
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
         raise WorkerError(f"the worker ended with status {done.returncode}" + (f": {said[0][:300]}" if said else ""))
@@ -57,7 +57,8 @@ def _messages(output: bytes) -> list[JsonObject]:
     return messages
 
 
-def _reported(message: JsonObject) -> EssmError:
+def reported_error(message: JsonObject) -> EssmError:
+    """The exception that the worker met, of the same class, so that it keeps its exit code."""
     name, text = message.get("type"), message.get("message")
     kind: Any = getattr(errors, name, None) if isinstance(name, str) else None
     if not isinstance(text, str) or not (isinstance(kind, type) and issubclass(kind, EssmError)):

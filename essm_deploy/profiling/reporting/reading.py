@@ -10,7 +10,7 @@ from typing import Any
 from essm_deploy.errors import UsageError
 from essm_deploy.profiling.reporting.document import Run, clean
 from essm_deploy.runtime.strict import parse_json
-from essm_deploy.schema import parse
+from essm_deploy.schema import parse, read_bounded
 
 SCHEMA_VERSION = "1.0"
 _MOST_BYTES = 2**28
@@ -20,13 +20,7 @@ _DEEPEST = 20
 
 def load(path: Path) -> dict[str, Any]:
     """The JSON of a file, as it is; UsageError unless it is one JSON object of at most 256 MiB."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); expected a document of `profile --format json`") from None
-    if len(content) > _MOST_BYTES:
-        raise UsageError(f"{path}: larger than {_MOST_BYTES} bytes; expected a document of `profile --format json`")
+    content = read_bounded(path, _MOST_BYTES, "a document of `profile --format json`", UsageError)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
