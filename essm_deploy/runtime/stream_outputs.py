@@ -28,6 +28,8 @@ class StreamEngine:
         pool = EnginePool(root, [engine], threads=threads)
         self.engine = engine
         self.session: Session = pool.session(engine.id)
+        self._inputs = tuple(info for info in engine.inputs if info.name in ("tokens", "features"))
+        self._names = {info.name for info in self._inputs}
         self._stream = Stream(pool, engine, batch=fixed_batch(engine) or 1)
         refuses = engine.stream is not None and engine.stream.overflow == "refuse"
         self._end = self._stream.length - (engine.chunk or 1) if refuses else None
@@ -35,11 +37,12 @@ class StreamEngine:
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """What a call takes: the chunk, and nothing of the state."""
-        return tuple(info for info in self.engine.inputs if info.name in ("tokens", "features"))
+        return self._inputs
 
     def run(self, **inputs: Any) -> dict[str, Array]:
         """Push one chunk; the logits after its last token."""
-        check_names(inputs, self.inputs)
+        if inputs.keys() != self._names:  # nothing that an app does not do may be part of a step that takes 100 microseconds
+            check_names(inputs, self._inputs)
         if self._end is not None and self._stream.position > self._end:
             self._stream.state.reset()
         return {"logits": self._stream.push(*inputs.values())}
