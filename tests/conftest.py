@@ -11,8 +11,8 @@ from hypothesis import settings
 from essm_deploy.runtime.cuda import NoDeviceError, cuda_devices
 from tests.checkpoints import BYTES, make_checkpoint
 
-# How long an example takes says what else the machine does, not what the code does. CI tries the same examples every time: what it
-# says is then about the change; new examples are found where people work.
+# How long an example takes says what else the machine does, not what the code does. CI tries the same examples every time: what
+# it says is then about the change; new examples are found where people work.
 settings.register_profile("steady", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("steady")
 

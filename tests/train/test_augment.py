@@ -9,7 +9,7 @@ import pytest
 
 from essm_deploy.frontend import LogMel
 from essm_train.settings import AugmentSettings, load_settings
-from essm_train.tasks.augment import Augment, coloured_noise, mix, warped_triangles
+from essm_train.tasks.augment import Augment, coloured_noise, draw_mix, mix, warped_triangles
 from tests.train.synthetic import tone
 
 NOTHING = AugmentSettings(
@@ -90,7 +90,8 @@ def test_the_generator_alone_decides() -> None:
 
 def test_mixing_keeps_the_larger_share_of_the_clip_itself_and_the_sum_of_the_targets() -> None:
     targets = np.eye(8, dtype=np.float32)
-    features, mixed = mix(PLAIN, targets, 0.4, np.random.default_rng(0))
+    share, other = draw_mix(8, 0.4, np.random.default_rng(0))
+    features, mixed = (mix(array, array[other], share) for array in (PLAIN, targets))
     assert (np.diag(mixed) >= 0.5).all()
     np.testing.assert_allclose(mixed.sum(axis=1), 1.0, rtol=1e-6)
     np.testing.assert_allclose(features, np.einsum("ab,btm->atm", mixed, PLAIN), atol=1e-4)

@@ -51,11 +51,12 @@ def arguments(folder: Path, name: str, *more: str) -> list[str]:
             "--device", "cpu", *more]  # fmt: skip
 
 
-def two_ranks(command: list[str]) -> None:
+def two_ranks(command: list[str], *program: str) -> list[str]:
+    """What each rank writes to stderr. program: python's arguments, in place of the command line's own module."""
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "essm_train.cli", *command],
+            [sys.executable, *(program or ("-m", "essm_train.cli")), *command],
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -67,6 +68,7 @@ def two_ranks(command: list[str]) -> None:
     assert [rank.returncode for rank in ranks] == [0, 0], messages
     assert printed[1] == ""
     assert "epoch" not in messages[1]  # rank 1 says nothing
+    return list(messages)
 
 
 def losses(folder: Path, name: str) -> list[float]:
@@ -97,6 +99,30 @@ def test_two_processes_train_like_one(folder: Path, strategy: str) -> None:
     assert one.quality is not None
     assert two.quality is not None
     assert two.quality["budgets"] == {k: pytest.approx(v, abs=1e-3) for k, v in one.quality["budgets"].items()}
+
+
+COUNTING = """
+import sys
+from essm_train.tasks.augment import Augment
+plain = Augment.apply
+def counted(self, waveforms, *rest):
+    print("augmented", len(waveforms), file=sys.stderr)
+    return plain(self, waveforms, *rest)
+Augment.apply = counted
+from essm_train.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_augment_half_the_clips_each_and_train_like_one(tones: Path, tmp_path: Path, keyword_bank: None) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.split("[text]")[0] + "[train]\nepochs = 2\nbatch_size = 8\naccumulate = 2\n")
+    command = ["keywords", "--data-dir", str(tones), "--config", str(tmp_path / "recipe.toml"), "--device", "cpu"]
+    assert run([*command, "-o", str(tmp_path / "one")]) == 0
+    for messages in two_ranks([*command, "-o", str(tmp_path / "two")], "-c", COUNTING):
+        built = [line for line in messages.splitlines() if line.startswith("augmented")]
+        assert built == ["augmented 4"] * 10  # of the 8 of a step, in two epochs of 40
+    assert losses(tmp_path, "two") == pytest.approx(losses(tmp_path, "one"), abs=5e-5)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from essm_train.model import EsSsm, ModelConfig
 from essm_train.optim import make_optimizer
 from essm_train.parallel import World
 from essm_train.settings import Settings, load_settings
-from essm_train.step import Method, Part, cut, distance, draw_budgets, optimise, part_loss, plan_step
+from essm_train.step import Method, Part, distance, draw_budgets, optimise, part_loss, part_of, plan_step
 from essm_train.tasks import Batch
 from tests.checkpoints import random_bank
 
@@ -91,7 +91,7 @@ def test_checkpointed_activations_give_the_same_gradients() -> None:
 
 def test_pairs_of_rows_stay_together() -> None:
     pairs = Batch(torch.arange(10)[:, None], torch.arange(10), torch.arange(5))
-    parts = cut(pairs, 2)
+    parts = [part_of(pairs, 0, 2), part_of(pairs, 2, 5)]
     assert [part.inputs.flatten().tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
     assert [part.targets.tolist() for part in parts] == [[0, 1], [2, 3, 4]]
     assert [part.lengths.tolist() for part in parts if part.lengths is not None] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]

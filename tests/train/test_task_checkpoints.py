@@ -13,13 +13,16 @@ import torch
 from essm_deploy.backends import BACKENDS
 from essm_deploy.backends.emit import prepare
 from essm_deploy.checkpoint import Checkpoint
+from essm_deploy.errors import UsageError
 from essm_deploy.families import open_checkpoint
 from essm_deploy.families.es_ssm.config import EsSsmConfig
 from essm_deploy.families.es_ssm.reference import forward
 from essm_deploy.runtime.session import OrtSession
 from essm_deploy.spectral.bank import hankel_bank
+from essm_train.cli import run
 from essm_train.export import export_checkpoint
 from essm_train.job import make_model
+from essm_train.loading import begin_with
 from essm_train.model import EsSsm
 from essm_train.optim import make_optimizer
 from essm_train.registry import TASKS
@@ -86,6 +89,26 @@ def test_the_engine_computes_what_was_trained(name: str, tmp_path: Path, shared_
         steps = None if config.pooled else torch_says.shape[1]
         assert apart(engine, expected) <= CLOSE
         assert apart(torch_says, expected[:, :steps] if steps else expected) <= CLOSE
+
+
+def test_a_run_can_begin_with_the_weights_of_a_checkpoint(tmp_path: Path, shared_banks: None) -> None:
+    task, model, _ = trained("mqar", tmp_path)
+    bank = hankel_bank(task.model_config.seq_len, smoke_recipe("mqar").model.k_max, method="exact")
+    fresh = make_model(task, bank, smoke_recipe("mqar"), CPU)
+    assert not torch.equal(fresh.layers[0].spectral.projection, model.layers[0].spectral.projection)
+    begin_with(fresh, tmp_path / "out", task)
+    for (name, new), (_, old) in zip(fresh.state_dict().items(), model.state_dict().items(), strict=True):
+        assert torch.equal(new, old), name
+
+
+def test_weights_of_other_sizes_are_refused_and_nothing_is_trained(
+    tmp_path: Path, shared_banks: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained("mqar", tmp_path)
+    begin = ["--init", str(tmp_path / "out"), "-o", str(tmp_path / "new"), "--device", "cpu"]
+    assert run(["listops", "--smoke", *begin]) == UsageError.exit_code
+    assert "--init takes equal sizes" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 class Compiled:

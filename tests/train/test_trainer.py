@@ -21,6 +21,7 @@ from essm_train.job import training_folder
 from essm_train.model import EsSsm, ModelConfig
 from essm_train.optim import make_optimizer
 from essm_train.settings import Settings, load_settings
+from essm_train.share import ALL, Share
 from essm_train.state import load_state, save_state
 from essm_train.step import Method, Part, optimise
 from essm_train.tasks import Batch
@@ -56,7 +57,8 @@ class Toy:
         self.settings, self.stop_at = settings, stop_at
         self.model_config = ModelConfig(m.hidden_size, m.num_hidden_layers, LENGTH, m.k_max, input_size=3, num_labels=2)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, share: Share = ALL) -> Batch:
+        assert share == ALL
         if step == self.stop_at:
             raise KeyboardInterrupt
         inputs = torch.randn(4, LENGTH, 3, generator=torch.Generator().manual_seed(step))

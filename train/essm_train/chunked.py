@@ -10,6 +10,7 @@ Gate and projection follow while the features of a few chunks are still in the c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,8 +44,7 @@ class ChunkedMixer:
     def __call__(self, u: Tensor, gates: Tensor, projection: Tensor) -> Tensor:
         if u.shape[1] % self.chunk:
             raise ValueError(f"{u.shape[1]} tokens are not a multiple of the chunk of {self.chunk}")
-        out: Tensor = _Mix.apply(u, gates, projection.flatten(0, 1), self.systems[gates.shape[2]].on(u.device))
-        return out
+        return _mix(u, gates, projection.flatten(0, 1), self.systems[gates.shape[2]].on(u.device))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ChunkedMixer:
         return self  # constants only: an averaged copy of a model shares them
@@ -132,6 +132,9 @@ class _Mix(torch.autograd.Function):
             torch.bmm(_repeat(transposed, d_features), d_features, out=d_spread[chunks])
         d_u = system.gather(d_spread.view(batch, -1, inputs, width))
         return d_u, d_gates.view_as(gates), d_projection, None
+
+
+_mix: Callable[[Tensor, Tensor, Tensor, _System], Tensor] = _Mix.apply
 
 
 def _groups(chunks: int, size: int) -> list[tuple[slice, slice]]:

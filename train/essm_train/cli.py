@@ -26,6 +26,7 @@ _OPTIONS = (
     click.option("--epochs", type=click.IntRange(1), help="Replaces train.epochs of the recipe."),
     click.option("--steps", type=click.IntRange(1), help="The same in steps, rounded up to whole epochs."),
     click.option("--minutes", type=click.FloatRange(0, min_open=True), help="As many steps as fit; prints their number."),
+    click.option("--init", type=click.Path(path_type=Path), help="Begin with the weights of a checkpoint of the same sizes."),
     click.option("--source", help="The data and its licence in words, for the model card."),
     click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is a GPU."),
     click.option(
@@ -110,6 +111,7 @@ def train(
 
     recipe = load_recipe(module.Recipe, entry.name, config).with_train(seed=seed, epochs=epochs)
     shown = {"--config": config and Path(config).name, "--seed": seed, "--epochs": epochs, "--steps": options["steps"]}
+    shown["--init"] = options["init"] and options["init"].name
     command = _command(f"{entry.name} {_data_of(entry, data)}", shown.items(), smoke)
     job.train_task(module, job.Request(output, command, data, smoke=smoke, **options), recipe, choose_device(device))
     if os.environ.get("RANK", "0") == "0":

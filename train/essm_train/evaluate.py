@@ -65,7 +65,7 @@ def calibration_error(logits: Tensor, labels: Tensor) -> float:
 @contextmanager
 def without_channel(model: nn.Module, channel: int) -> Iterator[None]:
     """The model with one channel's projection at zero in every layer; the others keep their gates and the scale 1 / sqrt(K)."""
-    projections = [layer.spectral.projection for layer in model.layers]
+    projections = [layer.get_parameter("spectral.projection") for layer in model.get_submodule("layers").children()]
     kept = [p.data[channel].clone() for p in projections]
     try:
         for p in projections:

@@ -26,7 +26,8 @@ from essm_train.convolution import choose_mixer
 from essm_train.device import setup_device
 from essm_train.evaluate import measure_quality
 from essm_train.export import export_checkpoint, is_checkpoint
-from essm_train.model import EsSsm, ModelConfig, count_parameters
+from essm_train.loading import begin_with
+from essm_train.model import EsSsm, ModelConfig, Spectral, count_parameters
 from essm_train.pace import steps_within
 from essm_train.parallel import World, gather_model, joined
 from essm_train.settings import CommonSettings
@@ -36,7 +37,10 @@ from essm_train.trainer import Run, train
 
 @dataclass(frozen=True)
 class Request:
-    """What the command was asked for. data None: made-up data, for a smoke run. steps, minutes: instead of its epochs."""
+    """What the command was asked for. data None: made-up data, for a smoke run. steps, minutes: instead of its epochs.
+
+    init: a checkpoint whose weights the run begins with.
+    """
 
     output: Path
     command: str
@@ -48,6 +52,7 @@ class Request:
     smoke: bool = False
     tensorboard: bool = False
     strategy: str = "ddp"
+    init: Path | None = None
 
 
 def train_task(module: ModuleType, request: Request, recipe: CommonSettings, device: torch.device) -> None:
@@ -82,6 +87,8 @@ class _Job:
         bank = hankel_bank(task.model_config.seq_len, task.model_config.k_max, method="exact")
         recipe, task, command = self.paced(recipe, task, bank)
         model = make_model(task, bank, recipe, self.device)
+        if self.request.init is not None:
+            begin_with(model, self.request.init, task)
         started = clock(self.folder) if self.world.main else 0.0
         trained = train(model, task, recipe, self.folder, self.world)
         trained = consolidated(trained, task, bank, recipe, self.device, self.world)
@@ -122,8 +129,9 @@ def make_model(task: Task, bank: Bank, recipe: CommonSettings, device: torch.dev
     front = task.front() if isinstance(task, Fronted) else None
     model = EsSsm(with_recipe(task.model_config, recipe), bank.filters, bank.sigma, front)
     mixer = choose_mixer(recipe.train.convolution, bank, recipe.budgets.trained, device)
-    for layer in model.layers:
-        layer.spectral.mixer = mixer
+    for module in model.modules():
+        if isinstance(module, Spectral):
+            module.mixer = mixer
     return model.to(device)
 
 

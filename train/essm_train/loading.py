@@ -33,6 +33,16 @@ def load_model(path: Path, task: Task | None = None) -> tuple[EsSsm, Checkpoint]
     return model.eval(), checkpoint
 
 
+def begin_with(model: EsSsm, path: Path, task: Task) -> None:
+    """Give a new model the weights of a checkpoint of the same sizes. UsageError where a tensor has another shape."""
+    given, wanted = load_model(path, task)[0].state_dict(), model.state_dict()
+    for name in sorted(given.keys() | wanted.keys()):
+        shapes = [list(state[name].shape) if name in state else "none" for state in (given, wanted)]
+        if shapes[0] != shapes[1]:
+            raise UsageError(f"{path}: {name} is {shapes[0]}, this recipe's model has {shapes[1]}; --init takes equal sizes")
+    model.load_state_dict(given)
+
+
 def config_of(checkpoint: Checkpoint) -> ModelConfig:
     """The sizes that a checkpoint's config gives."""
     c = checkpoint.config

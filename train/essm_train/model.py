@@ -162,10 +162,7 @@ class Layer(nn.Module):
         return r + self._drop(self.ffn(self.norm2(r)))
 
     def _drop(self, branch: Tensor) -> Tensor:
-        if not self.training or self.drop_path == 0.0:
-            return branch
-        kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= self.drop_path
-        return branch * kept / (1.0 - self.drop_path)
+        return drop_samples(branch, self.drop_path, self.training)
 
 
 class EsSsm(nn.Module):
@@ -213,7 +210,8 @@ class EsSsm(nn.Module):
         r = self.norm(r)
         if self.config.tied:
             return F.linear(r, self.embedding.weight)
-        return self.head(mean_over_time(r, lengths) if self.config.pooled else r)
+        outputs: Tensor = self.head(mean_over_time(r, lengths) if self.config.pooled else r)
+        return outputs
 
     def embed(self, inputs: Tensor) -> Tensor:
         """What the first layer sees, without dropout: [B, T, hidden_size]."""
@@ -230,6 +228,14 @@ def check_kind(config: ModelConfig, front: nn.Module | None) -> None:
         raise ValueError("a model without labels predicts its own vocabulary, and this one has none (vocab_size)")
     if front is not None and config.input_size != config.hidden_size:
         raise ValueError(f"a front makes vectors of hidden_size {config.hidden_size}; input_size says {config.input_size}")
+
+
+def drop_samples(branch: Tensor, rate: float, training: bool) -> Tensor:
+    """DropPath: in training a branch [B, T, d] is zero for a share `rate` of the samples, and larger for the others."""
+    if not training or rate == 0.0:
+        return branch
+    kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= rate
+    return branch * kept / (1.0 - rate)
 
 
 def mean_over_time(r: Tensor, lengths: Tensor | None) -> Tensor:

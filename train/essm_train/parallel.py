@@ -2,10 +2,10 @@
 
     torchrun --nproc-per-node 8 -m essm_train.cli bytes --data FILE -o CHECKPOINT --strategy fsdp
 
-Every rank reads the same batch and trains on its rows of it, with the budget of the step, so that the sum over the ranks is the
-step that one process would have made. ddp keeps the whole model on every rank, fsdp (FSDP2) a share of each layer. States are
-written by rank 0 and whole, whatever the strategy: a run may go on with another number of ranks, and a state needs no
-consolidation before it becomes a checkpoint.
+Every rank makes a step's draws for the whole batch, builds its own rows of it (see share) and trains on these with the step's
+budget, so that the sum over the ranks is the step that one process would have made. ddp keeps the whole model on every rank,
+fsdp (FSDP2) a share of each layer. States are written by rank 0 and whole, whatever the strategy: a run may go on with another
+number of ranks, and a state needs no consolidation before it becomes a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from essm_train.share import Share
+
 
 @dataclass(frozen=True)
 class World:
@@ -35,6 +37,10 @@ class World:
     @property
     def main(self) -> bool:
         return self.rank == 0
+
+    def share(self, parts: int) -> Share:
+        """This rank's share of a batch that is trained on in so many parts."""
+        return Share(self.rank, self.size, parts)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model to call in a step. fsdp shards `model` in place."""
@@ -81,7 +87,7 @@ def joined(strategy: str, device: torch.device) -> Iterator[World]:
 
 def shard(model: nn.Module) -> nn.Module:
     """FSDP2 over every layer and over what is left; the float32 parameters stay float32, for autocast chooses the precision."""
-    for layer in model.layers:
+    for layer in model.get_submodule("layers").children():
         fully_shard(layer)
     return cast(nn.Module, fully_shard(model))
 

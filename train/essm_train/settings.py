@@ -181,7 +181,8 @@ def _source(name: str, override: str | Path) -> Path:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file. UsageError where it cannot be read."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        document: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        return document
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path}: not a readable TOML file ({error})") from error
 

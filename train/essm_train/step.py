@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,17 +40,17 @@ class Method:
 
 
 def plan_step(batch: Batch, step: int, settings: CommonSettings, sampler: BudgetSampler, world: World) -> list[Part]:
-    """This rank's parts of a step: train.accumulate micro-batches, of each of which it takes its rows."""
-    count = min(settings.train.accumulate, len(batch.targets))
-    budgets = draw_budgets(settings.train.seed, step, count, sampler, settings.budgets.draw_per)
-    parts = []
-    for i, micro in enumerate(cut(batch, count)):
-        mine = cut(micro, world.size)[world.rank]
+    """This rank's parts of a step: its rows of each of train.accumulate micro-batches. `batch`: its share, or all rows."""
+    spans = world.share(settings.train.accumulate).spans(batch.rows)
+    budgets = draw_budgets(settings.train.seed, step, len(spans), sampler, settings.budgets.draw_per)
+    parts, built = [], 0
+    for i, (first, end) in enumerate(spans):
+        place, count = first if len(batch.targets) == batch.rows else built, max(1, end - first)
+        mine = part_of(batch, place, place + count)
         seed = dropout_seed(settings.train.seed, step, i, world.rank)
-        if len(mine.targets):
-            parts.append(Part(mine, budgets[i], seed, weight(mine) / weight(batch)))
-        else:  # fewer rows than ranks: take part in the sum with nothing
-            parts.append(Part(cut(micro, len(micro.targets))[0], budgets[i], seed, 0.0))
+        # fewer rows than ranks: take part in the sum with nothing
+        parts.append(Part(mine, budgets[i], seed, mine.weight / batch.whole_weight if end > first else 0.0))
+        built += count
     return parts
 
 
@@ -72,7 +71,7 @@ def optimise(
             torch.manual_seed(part.seed)
         with world.accumulating(model, last=i == len(parts) - 1):
             loss = part_loss(model, task, part, method) * part.share
-            (loss * world.size).backward()  # ddp and fsdp take the mean over the ranks
+            torch.autograd.backward(loss * world.size)  # ddp and fsdp take the mean over the ranks
         total += loss.detach()
     value, norm = world.total(total), clip_gradients(model, method.clip)
     if not (math.isfinite(value) and math.isfinite(norm)):
@@ -129,23 +128,12 @@ def precision_of(name: str, device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if wanted else None
 
 
-def cut(batch: Batch, pieces: int) -> list[Batch]:
-    """A batch along its targets' rows; the rows of inputs go with them, two for each target where they are pairs."""
-    rows = len(batch.targets)
-    each = len(batch.inputs) // max(1, rows)
-    edges = [rows * i // pieces for i in range(pieces + 1)]
-    return [_rows(batch, a, b, each) for a, b in pairwise(edges)]
-
-
-def _rows(batch: Batch, a: int, b: int, each: int) -> Batch:
+def part_of(batch: Batch, a: int, b: int) -> Batch:
+    """Targets a to b of a batch; the rows of inputs go with them, two for each target where they are pairs."""
+    each = len(batch.inputs) // max(1, len(batch.targets))
     lengths = None if batch.lengths is None else batch.lengths[a * each : b * each]
     weights = None if batch.weights is None else batch.weights[a:b]
     return Batch(batch.inputs[a * each : b * each], lengths, batch.targets[a:b], weights)
-
-
-def weight(batch: Batch) -> float:
-    """How many targets the loss of a batch is a mean of, up to a factor that is the same for all its parts."""
-    return float(len(batch.targets)) if batch.weights is None else float(batch.weights.sum())
 
 
 def draw_budgets(seed: int, step: int, parts: int, sampler: BudgetSampler, draw_per: str) -> list[int]:

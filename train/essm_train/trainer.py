@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 
 from essm_train.average import Average
 from essm_train.budget import BudgetSampler
-from essm_train.model import EsSsm
 from essm_train.optim import learning_rate, make_optimizer, set_learning_rate
-from essm_train.parallel import World, gather_model, gather_optimizer, scatter_model, scatter_optimizer
+from essm_train.parallel import World, bare, gather_model, gather_optimizer, scatter_model, scatter_optimizer
 from essm_train.progress import Progress, Silent
 from essm_train.settings import CommonSettings
 from essm_train.state import load_state, save_state
@@ -80,8 +79,14 @@ class Training:
         self.step = int(state["step"])
 
 
-def train(model: EsSsm, task: Task, settings: CommonSettings, run: Run, world: World | None = None) -> EsSsm:
-    """Train `model` in place and return the one to export: the average of its weights, where the recipe asks for one."""
+Trained = TypeVar("Trained", bound=nn.Module)
+
+
+def train(model: Trained, task: Task, settings: CommonSettings, run: Run, world: World | None = None) -> Trained:
+    """Train `model` in place and return the one to export: the average of its weights, where the recipe asks for one.
+
+    It is called as model(inputs, lengths, budget). One that is no ES-SSM says what a step costs: step_flops(tokens).
+    """
     world = world or World()
     steps, recipe = settings.train.epochs * task.steps_per_epoch, settings.to_dict()
     average = Average(model, settings.train.ema)
@@ -105,7 +110,7 @@ def train(model: EsSsm, task: Task, settings: CommonSettings, run: Run, world: W
         if rest == 0 and is_due(epoch, settings.train.save_every, settings):
             training.save(run.state, recipe, world)
     progress.close()
-    return cast(EsSsm, average.model)
+    return cast(Trained, average.model)
 
 
 class _Loop:
@@ -123,13 +128,16 @@ class _Loop:
     def step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
         lr = scheduled(self.settings, step, steps)
         set_learning_rate(optimizer, lr)
-        batch = self.task.batch(step)
+        batch = self.task.batch(step, self.world.share(self.settings.train.accumulate))
         parts = plan_step(batch, step, self.settings, self.sampler, self.world)
         loss, norm = optimise(self.model, self.task, parts, optimizer, self.method, self.world)
-        tokens = batch.inputs.shape[0] * batch.inputs.shape[1]
-        self.progress.step(step, loss, norm, [part.budget for part in parts], tokens, self.flops(parts, tokens), lr)
+        flops = self.flops(parts, batch.tokens)
+        self.progress.step(step, loss, norm, [part.budget for part in parts], batch.tokens, flops, lr)
 
     def flops(self, parts: Sequence[Part], tokens: int) -> float:
+        own = getattr(bare(self.model), "step_flops", None)
+        if own is not None:
+            return float(own(tokens))
         return sum(step_flops(self.task.model_config, part.budget, tokens) for part in parts) / len(parts)
 
 

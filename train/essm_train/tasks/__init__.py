@@ -38,6 +38,15 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from essm_train.model import ModelConfig
+from essm_train.share import ALL, Share
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What a rank that builds some rows of a step's batch knows of all: how many there are, and the sum of their weights."""
+
+    rows: int
+    weight: int | None = None  # None: all rows weigh the same
 
 
 @dataclass(frozen=True)
@@ -46,13 +55,36 @@ class Batch:
     loss takes them, with B rows. R = B, or 2 B for pairs.
 
     weights [B]: how many targets of each row count in the loss (None: as many in each), so that the losses of a batch's parts
-    add up to the mean over all of it.
+    add up to the mean over all of it. whole: the batch of which these rows are a share (None: they are all of it).
     """
 
     inputs: Tensor
     lengths: Tensor | None
     targets: Tensor
     weights: Tensor | None = None
+    whole: Whole | None = None
+
+    @property
+    def rows(self) -> int:
+        """Of the whole batch."""
+        return len(self.targets) if self.whole is None else self.whole.rows
+
+    @property
+    def weight(self) -> float:
+        """How many targets the loss of these rows is a mean of, up to a factor that is the same for all shares of a batch."""
+        return float(len(self.targets)) if self.weights is None else float(self.weights.sum())
+
+    @property
+    def whole_weight(self) -> float:
+        """The same of the whole batch."""
+        if self.whole is None:
+            return self.weight
+        return float(self.whole.rows if self.whole.weight is None else self.whole.weight)
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole batch, padding and both of a pair included."""
+        return self.rows * self.inputs.shape[0] // max(1, len(self.targets)) * self.inputs.shape[1]
 
 
 class Task(Protocol):
@@ -64,11 +96,12 @@ class Task(Protocol):
     model_config: ModelConfig
     steps_per_epoch: int
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, share: Share = ALL) -> Batch:
         """The step-th training batch: a function of the seed and the step alone, so that a resumed run repeats it.
 
-        It is the batch of the whole step, recipe.train.batch_size targets, on the task's device. The trainer cuts it along the
-        rows of `targets` into micro-batches and into the ranks' shares.
+        The whole step has about recipe.train.batch_size targets. Of these the rows `share.rows(count)` are built, on the task's
+        device and exactly as they are in the whole batch: what is drawn is drawn for all rows, and sequences are padded to the
+        longest of all. Batch.whole says what they are a share of.
         """
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Augmentation of spoken words, in numpy, a batch at a time. Every draw comes from the generator that is passed in.
+"""Augmentation of spoken words, in numpy, a batch at a time: first what chance decides of every clip, then the clips.
+
+A process that builds some of a batch's clips makes the draws for all of them, so that each clip becomes what it would become
+in one process.
 
 waveform   resampling (speed and pitch), time shift, level, coloured noise
 spectrum   mel bands on a warped frequency axis (vocal tract length perturbation)
@@ -7,6 +10,8 @@ features   stripes of time and of bands set to the mean (SpecAugment), two clips
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +22,28 @@ from essm_deploy.frontend.logmel import mel_edges
 from essm_train.settings import AugmentSettings
 
 Array = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 WARPS = 17  # steps between the narrowest and the widest warp
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What chance decides of each clip of a batch: [B], and the hidden stripes [B, masks, 2] as [first, end)."""
+
+    speed: Floats
+    shift: Floats
+    gain: Floats
+    colour: Ints
+    start: Ints
+    noise: Floats
+    warp: Ints
+    times: Ints
+    bands: Ints
+
+    def of(self, rows: Ints) -> Draws:
+        """Those of some clips."""
+        return Draws(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
 
 
 class Augment:
@@ -32,60 +57,86 @@ class Augment:
 
     def __call__(self, waveforms: Array, lengths: Ints, rng: np.random.Generator) -> tuple[Array, Ints]:
         """waveforms [B, n], lengths [B] in samples -> (features [B, frames, n_mels], valid frames [B])."""
-        moved, lengths = self._move(waveforms, lengths, rng)
-        noisy = self._add_noise(moved, rng)
-        power = self.frontend.power(noisy)
-        triangles = self.triangles[rng.integers(WARPS, size=len(power))]
-        features = self._mask(self.frontend.normalise(self.frontend.log_bands(power, triangles)), rng)
+        return self.apply(waveforms, lengths, self.draw(len(waveforms), rng))
+
+    def draw(self, rows: int, rng: np.random.Generator) -> Draws:
+        """For so many clips."""
+        s, samples = self.settings, self.frontend.clip_samples
+        reach = round(s.shift_ms / 1000 * self.frontend.sample_rate)
+        speed = np.exp(rng.uniform(-1, 1, rows) * np.log1p(s.speed))
+        shift = rng.uniform(-reach, reach, rows)
+        gain = 10.0 ** (rng.uniform(-s.gain_db, s.gain_db, rows) / 20)
+        colour, start = rng.integers(len(self.noise), size=rows), rng.integers(self.noise.shape[1] - samples, size=rows)
+        snr = rng.uniform(s.noise_db[0], s.noise_db[1], rows)
+        noise = 10.0 ** (-snr / 20) * (rng.random(rows) < s.noise_chance)
+        warp = rng.integers(WARPS, size=rows)
+        times = draw_stripes(rows, s.time_masks, s.time_width, self.frontend.frames, rng)
+        bands = draw_stripes(rows, s.band_masks, s.band_width, self.frontend.n_mels, rng)
+        return Draws(speed, shift, gain, colour, start, noise, warp, times, bands)
+
+    def apply(self, waveforms: Array, lengths: Ints, draws: Draws) -> tuple[Array, Ints]:
+        """The same with draws that were made before, one for each clip."""
+        moved, lengths = self._move(waveforms, lengths, draws)
+        power = self.frontend.power(self._add_noise(moved, draws))
+        features = self.frontend.normalise(self.frontend.log_bands(power, self.triangles[draws.warp]))
+        features *= ~hidden(draws.times, features.shape[1])[:, :, None]
+        features *= ~hidden(draws.bands, features.shape[2])[:, None, :]
         frames = np.minimum(self.frontend.frames, -(-lengths // self.frontend.hop))
         features[np.arange(features.shape[1]) >= frames[:, None]] = 0.0
         return features, frames
 
-    def _move(self, waveforms: Array, lengths: Ints, rng: np.random.Generator) -> tuple[Array, Ints]:
+    def _move(self, waveforms: Array, lengths: Ints, draws: Draws) -> tuple[Array, Ints]:
         """Resample, shift and scale each clip; a full clip is mirrored at its ends, a short one stays short."""
-        s, total = self.settings, self.frontend.clip_samples
-        reach = round(s.shift_ms / 1000 * self.frontend.sample_rate)
-        speed = np.exp(rng.uniform(-1, 1, len(waveforms)) * np.log1p(s.speed))
-        shift = rng.uniform(-reach, reach, len(waveforms))
-        gain = 10.0 ** (rng.uniform(-s.gain_db, s.gain_db, len(waveforms)) / 20)
+        total = self.frontend.clip_samples
         moved, ends = np.zeros((len(waveforms), total), np.float32), np.full(len(waveforms), total)
         for row, n in enumerate(lengths):
             # about the middle of the clip, so that a change of speed does not push the word out of it
-            at = np.abs((np.arange(total) - total / 2 - shift[row]) * speed[row] + total / 2)
+            at = np.abs((np.arange(total) - total / 2 - draws.shift[row]) * draws.speed[row] + total / 2)
             if n < total:
                 ends[row] = max(self.frontend.hop, int((at <= n - 1).sum()))
                 at = at[: ends[row]]
             at = np.where(at > n - 1, np.maximum(0.0, 2.0 * (n - 1) - at), at)
-            moved[row, : len(at)] = gain[row] * np.interp(at, np.arange(n), waveforms[row, :n])
+            moved[row, : len(at)] = draws.gain[row] * np.interp(at, np.arange(n), waveforms[row, :n])
         return moved, ends
 
-    def _add_noise(self, waveforms: Array, rng: np.random.Generator) -> Array:
-        s, (rows, n) = self.settings, waveforms.shape
-        colour, start = rng.integers(len(self.noise), size=rows), rng.integers(self.noise.shape[1] - n, size=rows)
-        snr = rng.uniform(s.noise_db[0], s.noise_db[1], rows)
-        level = np.sqrt(np.mean(waveforms**2, axis=1)) * 10.0 ** (-snr / 20) * (rng.random(rows) < s.noise_chance)
-        noise = np.stack([self.noise[c, i : i + n] for c, i in zip(colour.tolist(), start.tolist(), strict=True)])
-        return waveforms + level[:, None].astype(np.float32) * noise
-
-    def _mask(self, features: Array, rng: np.random.Generator) -> Array:
-        s = self.settings
-        for axis, count, width in ((1, s.time_masks, s.time_width), (2, s.band_masks, s.band_width)):
-            size = features.shape[axis]
-            for _ in range(count):
-                widths = rng.integers(0, width + 1, size=(len(features), 1))
-                first = rng.integers(0, size - widths + 1)
-                hidden = (np.arange(size) >= first) & (np.arange(size) < first + widths)
-                features *= ~(hidden[:, :, None] if axis == 1 else hidden[:, None, :])
-        return features
+    def _add_noise(self, waveforms: Array, draws: Draws) -> Array:
+        n = waveforms.shape[1]
+        level = np.sqrt(np.mean(waveforms**2, axis=1)) * draws.noise
+        places = zip(draws.colour.tolist(), draws.start.tolist(), strict=True)
+        noise = np.stack([self.noise[c, i : i + n] for c, i in places])
+        noisy: Array = waveforms + level[:, None].astype(np.float32) * noise
+        return noisy
 
 
-def mix(features: Array, targets: Array, alpha: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Mixup: each clip with another one of the batch, features and target distributions in the same proportion."""
-    share = rng.beta(alpha, alpha, len(features)).astype(np.float32)
+def draw_stripes(rows: int, count: int, width: int, size: int, rng: np.random.Generator) -> Ints:
+    """[rows, count, 2]: `count` stripes of 0 to `width` steps, [first, end), anywhere among `size` steps."""
+    stripes = np.zeros((rows, count, 2), np.int64)
+    for i in range(count):
+        widths = rng.integers(0, width + 1, size=rows)
+        first = rng.integers(0, size - widths + 1)
+        stripes[:, i] = np.stack([first, first + widths], axis=1)
+    return stripes
+
+
+def hidden(stripes: Ints, size: int) -> npt.NDArray[np.bool_]:
+    """[rows, size]: whether a step lies in any of a row's stripes."""
+    steps = np.arange(size)[:, None]
+    within: npt.NDArray[np.bool_] = np.any((steps >= stripes[:, None, :, 0]) & (steps < stripes[:, None, :, 1]), axis=2)
+    return within
+
+
+def draw_mix(rows: int, alpha: float, rng: np.random.Generator) -> tuple[Array, Ints]:
+    """Mixup: of each clip the share that it keeps [rows], and the clip that the rest of it comes from [rows]."""
+    share = rng.beta(alpha, alpha, rows).astype(np.float32)
     share = np.maximum(share, 1.0 - share)  # the clip itself stays the larger part, so its length stays the right one
-    other = rng.permutation(len(features))
-    mixed = share[:, None, None] * features + (1.0 - share)[:, None, None] * features[other]
-    return mixed, share[:, None] * targets + (1.0 - share)[:, None] * targets[other]
+    return share, rng.permutation(rows)
+
+
+def mix(clips: Array, others: Array, share: Array) -> Array:
+    """`share` [B] of each of `clips` [B, ...] and the rest of `others`: of features, and of target distributions."""
+    kept = share.reshape(-1, *[1] * (clips.ndim - 1))
+    mixed: Array = kept * clips + (1.0 - kept) * others
+    return mixed
 
 
 def coloured_noise(rng: np.random.Generator, colours: int, n: int) -> Array:
@@ -94,7 +145,8 @@ def coloured_noise(rng: np.random.Generator, colours: int, n: int) -> Array:
     slope = np.linspace(0.0, 1.0, colours)[:, None]
     spectrum *= np.maximum(np.arange(spectrum.shape[1]), n / 1000.0) ** -slope  # flat below 16 Hz at 16 kHz
     noise: npt.NDArray[Any] = np.fft.irfft(spectrum, n)
-    return (noise / np.sqrt(np.mean(noise**2, axis=1, keepdims=True))).astype(np.float32)
+    unit: Array = (noise / np.sqrt(np.mean(noise**2, axis=1, keepdims=True))).astype(np.float32)
+    return unit
 
 
 def warped_triangles(frontend: LogMel, factor: float) -> Array:

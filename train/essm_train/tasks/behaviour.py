@@ -70,7 +70,8 @@ class Actor:
             x = x @ w[f"w{i}"].T + w[f"b{i}"]
             x = np.maximum(x, 0.0) if self.hidden == "relu" else np.tanh(x)
         x = x @ w["w2"].T + w["b2"]
-        return np.tanh(x) if self.out == "tanh" else np.clip(x, -1.0, 1.0)
+        actions: Floats = np.tanh(x) if self.out == "tanh" else np.clip(x, -1.0, 1.0)
+        return actions
 
 
 @dataclass

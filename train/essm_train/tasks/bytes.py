@@ -22,7 +22,8 @@ from essm_train.card import general_card
 from essm_train.chunked import CHUNK
 from essm_train.model import ModelConfig
 from essm_train.settings import ByteSettings
-from essm_train.tasks import Batch, Result
+from essm_train.share import ALL, Share
+from essm_train.tasks import Batch, Result, Whole
 from essm_train.tasks.streaming import PREFIX, Streamed, open_stream
 from essm_train.tasks.text import OFFSET, PAD, VOCAB_SIZE, Text, read_text, sample, shift, windows
 
@@ -50,16 +51,16 @@ class Bytes:
         """Of the whole run."""
         return self.settings.train.epochs * self.steps_per_epoch
 
-    def batch(self, step: int) -> Batch:
-        """Sequences that start anywhere in the training bytes, or the next ones of a stream."""
+    def batch(self, step: int, share: Share = ALL) -> Batch:
+        """Sequences that start anywhere in the training bytes, or the next ones of a stream, which every rank reads."""
         (rows, length), seed = self.shape(step), self.settings.train.seed
         if isinstance(self.text, Streamed):
             block = self.text.block(step, self.settings.train.batch_size * self.settings.text.seq_len, seed)
-            pair = shift(block.reshape(rows, length).astype(np.int64) + OFFSET)
+            pair = shift(block.reshape(rows, length)[share.rows(rows)].astype(np.int64) + OFFSET)
         else:
-            pair = sample(self.text.train, rows, length, np.random.default_rng([seed, 3, step]))
+            pair = sample(self.text.train, rows, length, np.random.default_rng([seed, 3, step]), share)
         inputs, targets = (torch.from_numpy(x).to(self.device) for x in pair)
-        return Batch(inputs, None, targets)
+        return Batch(inputs, None, targets, whole=Whole(rows))
 
     def shape(self, step: int) -> tuple[int, int]:
         """Sequences and tokens of a step's batch: many short ones at first, as many tokens in long ones later."""

@@ -40,6 +40,9 @@ class PairRows:
     def rows(self, index: Index) -> Rows:
         return self.papers.rows(self.pairs[index].reshape(-1))
 
+    def steps(self, index: Index) -> int:
+        return self.papers.steps(self.pairs[index].reshape(-1))
+
 
 class Library:
     """Papers by name, cut to their first seq_len bytes."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from essm_deploy.errors import InputError, UsageError
 from essm_train.model import ModelConfig
 from essm_train.settings import CommonSettings
-from essm_train.tasks import Batch
+from essm_train.share import ALL, Share
+from essm_train.tasks import Batch, Whole
 from essm_train.tasks.examples import Examples, Index
 
 SPLITS = ("train", "val", "test")
@@ -63,13 +65,15 @@ class Classification:
         self.steps_per_epoch = -(-len(data.splits["train"]) // recipe.train.batch_size)
         self._order: tuple[int, list[Index]] = (-1, [])
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, share: Share = ALL) -> Batch:
         epoch, position = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             self._order = epoch, self._batches(epoch)
-        index = self._order[1][position]
-        examples = self.data.splits["train"]
-        return self._tensors(*examples.rows(index), examples.labels[index])
+        index, examples = self._order[1][position], self.data.splits["train"]
+        mine = index[share.rows(len(index))]
+        inputs, lengths = examples.rows(mine)
+        padding = [(0, 0), (0, examples.steps(index) - inputs.shape[1]), *[(0, 0)] * (inputs.ndim - 2)]
+        return self._tensors(np.pad(inputs, padding), lengths, examples.labels[mine], Whole(len(index)))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy against labels [B]."""
@@ -129,9 +133,10 @@ class Classification:
         size = max(1, EVAL_TOKENS // (self.rows * self.model_config.seq_len))
         return (order[start : start + size] for start in range(0, len(order), size))
 
-    def _tensors(self, inputs: Any, lengths: Any, labels: Any) -> Batch:
-        tensors = (None if array is None else torch.from_numpy(array).to(self.device) for array in (inputs, lengths, labels))
-        return Batch(*tensors)  # type: ignore[arg-type]  # only lengths may be None
+    def _tensors(self, inputs: npt.NDArray[Any], lengths: Index | None, labels: Index, whole: Whole | None = None) -> Batch:
+        rows, targets = (torch.from_numpy(array).to(self.device) for array in (inputs, labels))
+        valid = None if lengths is None else torch.from_numpy(lengths).to(self.device)
+        return Batch(rows, valid, targets, whole=whole)
 
 
 def three_way(count: int, seed: int = 0) -> dict[str, Index]:

@@ -27,7 +27,8 @@ SEPARATOR = b"\n"
 
 def read_documents(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """All bytes, and where each document begins. InputError for what cannot be read, or is too much."""
-    parts, starts, size = [], [], 0
+    parts: list[bytes] = []
+    starts, size = [], 0
     for document in _documents(path):
         if parts:
             parts.append(SEPARATOR)

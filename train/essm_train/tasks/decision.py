@@ -12,6 +12,7 @@ are not comparable to the last digit.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from torch import Tensor, nn
 from essm_deploy.errors import InputError, UsageError
 from essm_train.model import ModelConfig
 from essm_train.settings import CommonSettings
-from essm_train.tasks import Batch
+from essm_train.share import ALL, Share
+from essm_train.tasks import Batch, Whole
 from essm_train.tasks.classification import check_positive, sizes, smaller
 from essm_train.tasks.decision_model import TOKENS, Conditioned, Front, actions_of, describe, fit_scaling
+from essm_train.tasks.examples import Index
 from essm_train.tasks.simulators import make_environments, play, simulator
 from essm_train.tasks.trajectories import Trajectories, load_trajectories
 
@@ -67,7 +70,7 @@ class Decision:
         train = self.parts["train"]
         self.scaling = fit_scaling(train.observations, train.actions.shape[1], data.return_scale, data.max_timestep)
         self.steps_per_epoch = data.interval
-        model = {"input_size": recipe.model.hidden_size, "num_labels": self.scaling.outputs, "pooled": False}
+        model: dict[str, Any] = {"input_size": recipe.model.hidden_size, "num_labels": self.scaling.outputs, "pooled": False}
         self.model_config = ModelConfig(seq_len=TOKENS * data.context, **model, **sizes(recipe))
         self._windows = {name: Windows(part, self) for name, part in self.parts.items()}
 
@@ -89,11 +92,13 @@ class Decision:
         d = self.recipe.model.hidden_size
         return Front(self.scaling.observations, self.scaling.actions, d, self.scaling.max_timestep)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, share: Share = ALL) -> Batch:
         """Windows that begin at steps drawn uniformly: a longer episode is drawn as much more often."""
         rng = np.random.default_rng([self.recipe.train.seed, 3, step])
-        steps = len(self.parts["train"].rewards)
-        return self._windows["train"](rng.integers(0, steps, self.recipe.train.batch_size))
+        rows, windows = self.recipe.train.batch_size, self._windows["train"]
+        starts = rng.integers(0, len(self.parts["train"].rewards), rows)
+        whole = Whole(rows, int(windows.known(starts).sum()))
+        return dataclasses.replace(windows(starts[share.rows(rows)]), whole=whole)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean square error of the actions over the steps that are there; targets [B, T, a + 1] end with a mask."""
@@ -161,7 +166,13 @@ class Windows:
         self.context = task.recipe.data.context
         self.returns = part.returns_to_go() / np.float32(self.scaling.returns)
 
-    def __call__(self, starts: np.ndarray[Any, np.dtype[np.int64]]) -> Batch:
+    def known(self, starts: Index) -> Index:
+        """How many steps [n] of each window its episode has."""
+        end = self.part.edges[np.searchsorted(self.part.edges, starts, side="right")]
+        steps: Index = np.minimum(self.context, end - starts)
+        return steps
+
+    def __call__(self, starts: Index) -> Batch:
         """Inputs [n, context, width], targets [n, context, a + 1], and how many steps of each are there."""
         part, offsets = self.part, np.arange(self.context)
         episode = np.searchsorted(part.edges, starts, side="right") - 1
@@ -229,5 +240,5 @@ def smoke_data(folder: Path) -> Path:
         "terminals": ends & (np.arange(steps) < steps // 2),
         "timeouts": ends & (np.arange(steps) >= steps // 2),
     }
-    np.savez(folder / "hopper.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(folder / "hopper.npz", **arrays)
     return folder / "hopper.npz"

@@ -77,7 +77,7 @@ class Front(nn.Module):
         self.norm = nn.LayerNorm(hidden_size)
 
     def forward(self, windows: Tensor) -> Tensor:
-        returns, observations, actions, timestep = windows.split(self.split, dim=-1)
+        returns, observations, actions, timestep = torch.split(windows, self.split, dim=-1)
         when = self.timestep(timestep[..., 0].long())
         embedded = (self.returns(returns), self.observations(observations), self.actions(actions))
         tokens: Tensor = self.norm(torch.stack([part + when for part in embedded], dim=2).flatten(1, 2))

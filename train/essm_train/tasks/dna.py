@@ -11,20 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from essm_train.model import ModelConfig
 from essm_train.settings import CommonSettings
-from essm_train.tasks import Batch
+from essm_train.share import ALL, Share
+from essm_train.tasks import Batch, Whole
 from essm_train.tasks.bytes import bits_per_byte
 from essm_train.tasks.classification import check_positive, sizes, smaller
 from essm_train.tasks.fasta import BASES, PAD, VOCAB_SIZE, Bases, Genome, read_genome, reverse_complement
 from essm_train.tasks.text import shift, windows
-
-Tokens = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -55,19 +53,19 @@ class Dna:
         starts = [max(1, len(stretch) - recipe.data.seq_len + 1) for stretch in genome.train]
         self.firsts = np.concatenate([[0], np.cumsum(starts)])
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, share: Share = ALL) -> Batch:
         """Sequences that start anywhere in the training stretches, every second one from the other strand."""
-        recipe, length = self.recipe, self.recipe.data.seq_len
-        rng = np.random.default_rng([recipe.train.seed, 3, step])
-        targets = np.full((recipe.train.batch_size, length), PAD, np.int64)
-        for row, place in enumerate(rng.integers(0, self.firsts[-1], recipe.train.batch_size)):
-            part = self._stretch(int(place))
-            backwards = recipe.data.both_strands and rng.integers(2)
-            targets[row, : len(part)] = reverse_complement(part) if backwards else part
-        inputs, targets = shift(targets)
-        arrays = (inputs, targets, np.count_nonzero(targets != PAD, axis=1))
+        rows, rng = self.recipe.train.batch_size, np.random.default_rng([self.recipe.train.seed, 3, step])
+        places = rng.integers(0, self.firsts[-1], rows)
+        backwards = rng.integers(2, size=rows) if self.recipe.data.both_strands else np.zeros(rows, np.int64)
+        lengths, mine = np.array([len(self._stretch(int(place))) for place in places]), share.rows(rows)
+        targets = np.full((len(mine), self.recipe.data.seq_len), PAD, np.int64)
+        for row, i in enumerate(mine.tolist()):
+            part = self._stretch(int(places[i])).astype(np.int64)
+            targets[row, : lengths[i]] = reverse_complement(part) if backwards[i] else part
+        arrays = (*shift(targets), lengths[mine])
         tokens, wanted, weights = (torch.from_numpy(array).to(self.device) for array in arrays)
-        return Batch(tokens, None, wanted, weights)
+        return Batch(tokens, None, wanted, weights, Whole(rows, int(lengths.sum())))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats over the targets that are bases."""
@@ -90,11 +88,11 @@ class Dna:
         counts = ", ".join(f"{split} {self.genome.count(split)}" for split in ("train", "val", "test"))
         return f"Bases: {counts}. The held-out ones are the ends of the long stretches of known bases."
 
-    def _stretch(self, place: int) -> Tokens:
+    def _stretch(self, place: int) -> Bases:
         """The sequence that starts at a place counted over all stretches."""
         number = int(np.searchsorted(self.firsts, place, side="right")) - 1
         start = place - int(self.firsts[number])
-        return self.genome.train[number][start : start + self.recipe.data.seq_len].astype(np.int64)
+        return self.genome.train[number][start : start + self.recipe.data.seq_len]
 
     def _parts(self, split: str) -> list[Bases]:
         """The stretches up to the limit, as `windows` takes them: bases 0 to 3, to which it adds 2."""

@@ -16,13 +16,18 @@ Rows = tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]
 class Examples(Protocol):
     """What one split holds."""
 
-    labels: npt.NDArray[np.int64]
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """The class of each."""
 
     def __len__(self) -> int:
         """How many."""
 
     def rows(self, index: Index) -> Rows:
         """inputs [n, T] int64 tokens or [n, T, input_size] float32, and the valid lengths [n], or None where all are T."""
+
+    def steps(self, index: Index) -> int:
+        """T of `rows(index)`."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,13 @@ class TokenRows:
 
     def rows(self, index: Index) -> Rows:
         lengths = self.lengths[index]
-        tokens = np.zeros((len(index), int(lengths.max(initial=1))), np.int64)
+        tokens = np.zeros((len(index), self.steps(index)), np.int64)
         for place, row in enumerate(index):
             tokens[place, : lengths[place]] = self[int(row)]
         return tokens, lengths
+
+    def steps(self, index: Index) -> int:
+        return int(self.lengths[index].max(initial=1))
 
 
 def pack(sequences: Iterable[npt.NDArray[Any]], labels: Sequence[int], dtype: Any = np.uint8) -> TokenRows:
@@ -75,11 +83,16 @@ class PixelRows:
     def rows(self, index: Index) -> Rows:
         return as_steps(self.images[index], self.mean, self.std), None
 
+    def steps(self, index: Index) -> int:
+        del index
+        return int(self.images[0].size)
+
 
 def as_steps(images: npt.NDArray[np.uint8], mean: float, std: float) -> npt.NDArray[np.float32]:
     """[n, side, side] uint8 -> [n, side², 1] float32, normalised."""
     flat = images.reshape(len(images), -1, 1).astype(np.float32) / np.float32(255.0)
-    return (flat - np.float32(mean)) / np.float32(std)
+    steps: npt.NDArray[np.float32] = (flat - np.float32(mean)) / np.float32(std)
+    return steps
 
 
 def brightness(images: npt.NDArray[np.uint8]) -> tuple[float, float]:

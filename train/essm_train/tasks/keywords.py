@@ -16,8 +16,9 @@ from essm_deploy.frontend import LogMel
 from essm_train.keyword_card import write_card
 from essm_train.model import ModelConfig
 from essm_train.settings import Settings
-from essm_train.tasks import Batch, Result
-from essm_train.tasks.augment import Augment, mix
+from essm_train.share import ALL, Share
+from essm_train.tasks import Batch, Result, Whole
+from essm_train.tasks.augment import Array, Augment, Draws, Ints, draw_mix, mix
 from essm_train.tasks.speech_commands import WORDS, Clips, load_clips
 from essm_train.tasks.tones import write_tones
 
@@ -42,18 +43,17 @@ class Keywords:
         self.model_config = make_model_config(settings, self.frontend)
         self._features: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def batch(self, step: int) -> Batch:
-        epoch, position = divmod(step, self.steps_per_epoch)
-        seed, size, clips = self.settings.train.seed, self.settings.train.batch_size, self.clips["train"]
-        order = np.random.default_rng([seed, 2, epoch]).permutation(len(clips))
-        rows = order[position * size : (position + 1) * size]
-        rng = np.random.default_rng([seed, 3, step])
-        features, frames = self.augment(clips.floats(rows), clips.lengths[rows], rng)
-        targets = np.eye(len(WORDS), dtype=np.float32)[clips.labels[rows]]
-        if self.settings.augment.mixup > 0.0:
-            features, targets = mix(features, targets, self.settings.augment.mixup, rng)
-        tensors = (torch.from_numpy(array).to(self.device) for array in (features, frames, targets))
-        return Batch(*tensors)
+    def batch(self, step: int, share: Share = ALL) -> Batch:
+        """Augmented clips, and where augment.mixup says so each mixed with another one."""
+        clips, mixup = self._drawn(step), self.settings.augment.mixup
+        rng = np.random.default_rng([self.settings.train.seed, 3, step])
+        draws, mine = self.augment.draw(len(clips), rng), share.rows(len(clips))
+        if mixup > 0.0:
+            arrays = self._mixed(clips, draws, mine, *draw_mix(len(clips), mixup, rng))
+        else:
+            arrays = self._augmented(clips[mine], draws.of(mine))
+        inputs, lengths, targets = (torch.from_numpy(array).to(self.device) for array in arrays)
+        return Batch(inputs, lengths, targets, whole=Whole(len(clips)))
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy against smoothed target distributions [B, 10]."""
@@ -70,7 +70,7 @@ class Keywords:
         features, frames = self._split_features(split)
         was_training = model.training
         model.eval()
-        parts = zip(features.split(EVAL_BATCH), frames.split(EVAL_BATCH), strict=True)
+        parts = zip(torch.split(features, EVAL_BATCH), torch.split(frames, EVAL_BATCH), strict=True)
         logits = [model(x.to(self.device), n.to(self.device), budget).float().cpu() for x, n in parts]
         model.train(was_training)
         return torch.cat(logits), torch.from_numpy(np.asarray(self.clips[split].labels, dtype=np.int64))
@@ -85,6 +85,25 @@ class Keywords:
     def adopt(self, config: Mapping[str, Any]) -> None:
         """Judge with the front end that a checkpoint was trained with."""
         self.frontend, self._features = LogMel.from_config(config["frontend"]), {}
+
+    def _drawn(self, step: int) -> Ints:
+        """The training clips of a step."""
+        (epoch, position), size = divmod(step, self.steps_per_epoch), self.settings.train.batch_size
+        order = np.random.default_rng([self.settings.train.seed, 2, epoch]).permutation(len(self.clips["train"]))
+        return order[position * size : (position + 1) * size]
+
+    def _mixed(self, clips: Ints, draws: Draws, mine: Ints, kept: Array, other: Ints) -> tuple[Array, Ints, Array]:
+        """Features, valid frames and target distributions of `mine`; the others that they are mixed with are built as well."""
+        built = np.union1d(mine, other[mine])
+        features, frames, targets = self._augmented(clips[built], draws.of(built))
+        a, b = np.searchsorted(built, mine), np.searchsorted(built, other[mine])
+        return mix(features[a], features[b], kept[mine]), frames[a], mix(targets[a], targets[b], kept[mine])
+
+    def _augmented(self, rows: Ints, draws: Draws) -> tuple[Array, Ints, Array]:
+        """Features, valid frames and target distributions of training clips."""
+        clips = self.clips["train"]
+        features, frames = self.augment.apply(clips.floats(rows), clips.lengths[rows], draws)
+        return features, frames, np.eye(len(WORDS), dtype=np.float32)[clips.labels[rows]]
 
     def _split_features(self, split: str) -> tuple[Tensor, Tensor]:
         """Features exactly as the device computes them, one clip at a time; kept, for they never change."""

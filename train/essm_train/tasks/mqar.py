@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from essm_deploy.errors import UsageError
 from essm_train.model import ModelConfig
 from essm_train.settings import CommonSettings
-from essm_train.tasks import Batch
+from essm_train.share import ALL, Share
+from essm_train.tasks import Batch, Whole
 from essm_train.tasks.classification import check_positive, sizes, smaller
 from essm_train.tasks.mqar_rules import IGNORED, Recall, recall
 
@@ -58,11 +59,11 @@ class Mqar:
         self.steps_per_epoch = data.interval
         self.model_config = ModelConfig(seq_len=max(data.seq_lens), vocab_size=data.vocab_size, **sizes(recipe))
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, share: Share = ALL) -> Batch:
         rng = np.random.default_rng([self.recipe.train.seed, 3, step])
         shares = np.array(self.recipe.data.shares, np.float64)
         kind = self.kinds[int(rng.choice(len(shares), p=shares / shares.sum()))]
-        return self._batch(kind, self.recipe.train.batch_size, rng)
+        return self._batch(kind, self.recipe.train.batch_size, rng, share)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the questions."""
@@ -101,9 +102,9 @@ class Mqar:
     def _each(self, split: str) -> int:
         return self.recipe.data.val_samples if split == "val" else self.recipe.data.test_samples
 
-    def _batch(self, kind: Recall, rows: int, rng: np.random.Generator) -> Batch:
-        inputs, targets = (torch.from_numpy(array).to(self.device) for array in recall(kind, rows, rng))
-        return Batch(inputs, None, targets)
+    def _batch(self, kind: Recall, rows: int, rng: np.random.Generator, share: Share = ALL) -> Batch:
+        inputs, targets = (torch.from_numpy(array).to(self.device) for array in recall(kind, rows, rng, share))
+        return Batch(inputs, None, targets, whole=Whole(rows))
 
 
 def kinds(data: Data) -> list[Recall]:

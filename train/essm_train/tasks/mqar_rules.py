@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from essm_deploy.errors import UsageError
+from essm_train.share import ALL, Share
 
 IGNORED = -100  # a target that no loss counts, as torch's cross entropy has it
 
 Tokens = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -42,30 +44,34 @@ class Recall:
             raise UsageError(f"power {self.power}; expected above 0")
 
 
-def recall(rules: Recall, rows: int, rng: np.random.Generator) -> tuple[Tokens, Tokens]:
-    """inputs and targets [rows, seq_len]; a target is the value that the next token should be, IGNORED elsewhere."""
-    half, context = rules.vocab_size // 2, 2 * rules.pairs
-    keys = _distinct(rng, rows, rules.pairs, half - 1) + 1
-    values = _distinct(rng, rows, rules.pairs, rules.vocab_size - half) + half
-    tokens = rng.integers(0, rules.vocab_size, (rows, rules.seq_len))
+def recall(rules: Recall, rows: int, rng: np.random.Generator, share: Share = ALL) -> tuple[Tokens, Tokens]:
+    """inputs and targets [rows, seq_len], or a share of these rows, for all of which the draws are made.
+
+    A target is the value that the next token should be, IGNORED elsewhere.
+    """
+    half, context, mine = rules.vocab_size // 2, 2 * rules.pairs, share.rows(rows)
+    keys = _distinct(rng.random((rows, half - 1))[mine], rules.pairs) + 1
+    values = _distinct(rng.random((rows, rules.vocab_size - half))[mine], rules.pairs) + half
+    tokens = rng.integers(0, rules.vocab_size, (rows, rules.seq_len))[mine]
     tokens[:, 0:context:2], tokens[:, 1:context:2] = keys, values
-    questions = context + 2 * _gaps(rules, rows, rng)
+    space = (rules.seq_len - context) // 2
+    questions = context + 2 * _gaps(rules, rng.standard_exponential((rows, space))[mine])
     np.put_along_axis(tokens, questions, keys, axis=1)
     targets = np.full_like(tokens, IGNORED)
     np.put_along_axis(targets, questions, values, axis=1)
     return tokens, targets
 
 
-def _distinct(rng: np.random.Generator, rows: int, count: int, kinds: int) -> Tokens:
-    """`count` of `kinds` numbers in each row, without repeats, in any order."""
-    return np.argsort(rng.random((rows, kinds)), axis=1)[:, :count]
+def _distinct(uniform: Floats, count: int) -> Tokens:
+    """`count` of the numbers below `kinds` in each row, without repeats, in any order; from draws [rows, kinds]."""
+    return np.argsort(uniform, axis=1)[:, :count]
 
 
-def _gaps(rules: Recall, rows: int, rng: np.random.Generator) -> Tokens:
-    """Places of the questions in pairs of tokens, drawn without repeats: p(n) ~ power n^(power - 1), n = 1, 2, ...
+def _gaps(rules: Recall, exponential: Floats) -> Tokens:
+    """Places of the questions in pairs of tokens, without repeats: p(n) ~ power n^(power - 1), n = 1, 2, ...
 
-    Sorting by exponentials divided by p draws without replacement as one after the other does (Efraimidis and Spirakis 2006).
+    Sorting by exponentials [rows, places] divided by p draws without replacement as one after the other does (Efraimidis and
+    Spirakis 2006).
     """
-    space = (rules.seq_len - 2 * rules.pairs) // 2
-    weights = np.arange(1, space + 1, dtype=np.float64) ** (rules.power - 1.0)
-    return np.argsort(rng.standard_exponential((rows, space)) / weights, axis=1)[:, : rules.pairs]
+    weights = np.arange(1, exponential.shape[1] + 1, dtype=np.float64) ** (rules.power - 1.0)
+    return np.argsort(exponential / weights, axis=1)[:, : rules.pairs]

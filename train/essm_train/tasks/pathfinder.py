@@ -12,6 +12,7 @@ on images that were written in it, and Path-X at full length only for some steps
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,10 @@ class FileRows:
         images = [read_image(self.root / self.files[int(row)], self.side) for row in index]
         return as_steps(np.stack(images), self.mean, self.std), None
 
+    def steps(self, index: Index) -> int:
+        del index
+        return self.side**2
+
 
 def build(recipe: Recipe, data: Path, device: torch.device) -> Classification:
     """The task on these images."""
@@ -108,9 +113,9 @@ def _from_npz(path: Path, side: int) -> Labelled:
             f"{path}: x is {x.dtype} {list(x.shape)}, y {list(y.shape)}; expected uint8 [n, {side}, {side}] and labels 0 and 1 "
             f"(data.side is {side})"
         )
-    parts = three_way(len(y))
-    mean, std = brightness(x[parts["train"]])
-    splits = {split: PixelRows(x[index], y[index], mean, std) for split, index in parts.items()}
+    images, parts = x.astype(np.uint8, copy=False), three_way(len(y))
+    mean, std = brightness(images[parts["train"]])
+    splits = {split: PixelRows(images[index], y[index], mean, std) for split, index in parts.items()}
     return _labelled(splits, f"{len(y)} images by the original generator, cut by image.", side, mean, std)
 
 
@@ -151,5 +156,5 @@ def read_image(path: Path, side: int) -> npt.NDArray[np.uint8]:
     return image
 
 
-def _labelled(splits: dict[str, Examples], source: str, side: int, mean: float, std: float) -> Labelled:
+def _labelled(splits: Mapping[str, Examples], source: str, side: int, mean: float, std: float) -> Labelled:
     return Labelled(splits, LABELS, source, {"preprocessing": {"kind": "pixels", "side": side, "mean": mean, "std": std}})

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from essm_deploy.errors import InputError
 
 MAX_SIDE = 4096
+LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue, ITU-R BT.601
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # by colour type: grey, RGB, grey with alpha, RGB with alpha
@@ -127,6 +128,5 @@ def _paeth(left: int, up: int, corner: int) -> int:
 
 def _grey(rows: Pixels, channels: int) -> Pixels:
     pixels = rows.reshape(len(rows), -1, channels)
-    if channels < 3:
-        return pixels[:, :, 0].copy()
-    return np.rint(pixels[:, :, :3] @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
+    grey: Pixels = pixels[:, :, 0].copy() if channels < 3 else np.rint(pixels[:, :, :3] @ LUMA).astype(np.uint8)
+    return grey

@@ -94,7 +94,7 @@ def play(environments: Sequence[Any], policy: Policy, seeds: Sequence[int], keep
         observations = np.stack([latest[i] for i in playing]).astype(np.float32)
         actions = policy.act(observations, rewards[playing], playing)
         over = []
-        for row, i in enumerate(playing):
+        for row, i in enumerate(playing.tolist()):
             if keep:
                 episodes[i].observations.append(observations[row])
                 episodes[i].actions.append(actions[row])

@@ -35,7 +35,8 @@ class Clips:
 
     def floats(self, rows: npt.NDArray[np.int64] | slice) -> npt.NDArray[np.float32]:
         """Waveforms of some rows as float32 in [-1, 1)."""
-        return self.waveforms[rows].astype(np.float32) / np.float32(32768.0)
+        floats: npt.NDArray[np.float32] = self.waveforms[rows].astype(np.float32) / np.float32(32768.0)
+        return floats
 
 
 def load_clips(data_dir: Path, frontend: LogMel, splits: tuple[str, ...] = SPLITS) -> dict[str, Clips]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from essm_deploy.errors import InputError
+from essm_train.share import ALL, Share
 from essm_train.tasks.corpus import read_documents
 
 PAD, BOS, OFFSET = 0, 1, 2
@@ -73,9 +74,9 @@ def windows(data: Bytes, length: int) -> tuple[Tokens, Tokens]:
     return shift(targets.reshape(rows, length))
 
 
-def sample(data: Bytes, rows: int, length: int, rng: np.random.Generator) -> tuple[Tokens, Tokens]:
-    """Sequences that start anywhere in `data`: inputs and targets [rows, length]."""
-    starts = rng.integers(0, len(data) - length + 1, size=rows)
+def sample(data: Bytes, rows: int, length: int, rng: np.random.Generator, share: Share = ALL) -> tuple[Tokens, Tokens]:
+    """Sequences that start anywhere in `data`: inputs and targets [rows, length], or a share of these rows."""
+    starts = rng.integers(0, len(data) - length + 1, size=rows)[share.rows(rows)]
     return shift(data[starts[:, None] + np.arange(length)].astype(np.int64) + OFFSET)
 
 

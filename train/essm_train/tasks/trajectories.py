@@ -55,7 +55,8 @@ class Trajectories:
         """At each step, the sum of the rewards from it to the episode's end."""
         after = np.cumsum(self.rewards[::-1], dtype=np.float64)[::-1]
         beyond = np.concatenate([after, [0.0]])[self.edges[1:]]
-        return (after - np.repeat(beyond, self.lengths)).astype(np.float32)
+        to_go: Floats = (after - np.repeat(beyond, self.lengths)).astype(np.float32)
+        return to_go
 
     def take(self, episodes: npt.NDArray[np.int64]) -> Trajectories:
         """Some of the episodes."""
@@ -137,7 +138,8 @@ def _from_flat(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> Trajectori
 
 def _with_limit(terminals: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Ends of episodes of at most EPISODE steps."""
-    ends, begun = terminals.copy(), 0
+    ends: npt.NDArray[np.bool_] = terminals.copy()
+    begun = 0
     for stop in [*np.flatnonzero(terminals), len(terminals) - 1]:
         ends[begun + EPISODE - 1 : stop + 1 : EPISODE] = True
         begun = int(stop) + 1
