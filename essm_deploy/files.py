@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from essm_deploy.atomic import whole_file
 from essm_deploy.errors import BuildError, OutputError
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: what killed runs left behind is the user's to remove
+    fcntl = None  # type: ignore[assignment]
+
+_OURS = "essm-deploy-"
+_OLD = "old"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -21,18 +31,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes through a temporary neighbour, then rename it into place."""
-    with disk_errors(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+    with disk_errors(path), whole_file(path) as file:
+        file.write(content)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -49,13 +49,14 @@ def replace_directory(path: Path, fill: Callable[[Path], None], *, ours: Callabl
     check_replaceable(path, ours)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-        try:
-            staging.chmod(0o755)
-            fill(staging)
-            _swap(staging, path)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        prefix = f".{path.name}."
+        _put_back(path, prefix)
+        with staging(path.parent, prefix) as folder:
+            new = folder / "new"
+            new.mkdir()
+            new.chmod(0o755)
+            fill(new)
+            _swap(new, path, folder / _OLD)
 
 
 def check_replaceable(path: Path, ours: Callable[[Path], bool]) -> None:
@@ -75,17 +76,80 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise BuildError(f"{path}: cannot write ({error.strerror or error}); nothing was left half-written") from error
 
 
-def _swap(staging: Path, path: Path) -> None:
-    """Rename twice: directories cannot be replaced in one step. A failure between the two puts the old one back."""
-    if not path.exists():
-        staging.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-    path.rename(old / "was")
+@contextmanager
+def staging(folder: Path | None = None, prefix: str = "") -> Iterator[Path]:
+    """A directory of this run alone in `folder`, or where the system keeps temporary files; it is gone when the block ends.
+
+    Those that killed runs left there under the same prefix are removed first. A run holds a lock (flock) on its directory,
+    which the kernel ends with it, and which keeps systemd-tmpfiles away too. Where nothing can be locked, nothing is removed.
+    """
+    folder = folder or Path(tempfile.gettempdir())
+    for left in _abandoned(folder, prefix):
+        shutil.rmtree(left, ignore_errors=True)
+    path, lock = _made(folder, prefix)
     try:
-        staging.rename(path)
-    except OSError:
-        (old / "was").rename(path)
-        raise
+        yield path
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _made(folder: Path, prefix: str) -> tuple[Path, int | None]:
+    """It is locked before it has a name that others look for."""
+    path = folder / f"{prefix}{_OURS}{os.urandom(8).hex()}"
+    new = path.with_name(f"{path.name}.new")
+    new.mkdir(mode=0o700)
+    lock = _lock(new)
+    new.rename(path)
+    return path, lock
+
+
+def _abandoned(folder: Path, prefix: str) -> Iterator[Path]:
+    """Directories of ours whose run is gone; each stays locked until the next one is asked for."""
+    ours = re.compile(re.escape(prefix + _OURS) + "[0-9a-f]{16}")
+    found = list[Path]()
+    with suppress(OSError):  # a folder that may be written to, and not listed
+        found = [path for path in folder.iterdir() if ours.fullmatch(path.name)]
+    for path in found:
+        lock = _lock(path)
+        if lock is not None:
+            try:
+                yield path
+            finally:
+                os.close(lock)
+
+
+def _lock(path: Path) -> int | None:
+    """What holds the lock of a directory until it is closed; None where a run holds it, and where it cannot be locked."""
+    if fcntl is None:
+        return None
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _swap(new: Path, path: Path, old: Path) -> None:
+    """Rename twice: directories cannot be replaced in one step. A failure between the two puts the old one back."""
+    if path.exists():
+        path.rename(old)
+    try:
+        new.rename(path)
+    except BaseException:
+        if old.exists():
+            old.rename(path)
+        raise
+
+
+def _put_back(path: Path, prefix: str) -> None:
+    """Do it for a run that was killed between the two."""
+    for left in _abandoned(path.parent, prefix):
+        if (left / _OLD).exists() and not path.exists():
+            (left / _OLD).rename(path)

@@ -9,9 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "essm_deploy"
-LEAVES = ("errors", "units", "files", "schema", "resources", "frontend", "runtime")
+LEAVES = ("atomic", "errors", "units", "files", "schema", "resources", "frontend", "runtime")
 STAGES = ("checkpoint", "graph", "spectral", "families", "targets", "backends", "profiling", "bundle", "compile", "cli")
-DEVICE = ("errors", "units", "frontend", "runtime")
+DEVICE = ("atomic", "errors", "units", "frontend", "runtime")
 TORCH_FREE = [*PACKAGE.rglob("*.py")]
 
 

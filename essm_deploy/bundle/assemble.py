@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from essm_deploy.backends.emit import Emitter, engine_id
+from essm_deploy.bundle.profile import profile_json
 from essm_deploy.bundle.vectors import Arrays
 from essm_deploy.bundle.writer import BundleContent
 from essm_deploy.checkpoint import Checkpoint
 from essm_deploy.profiling.quality import Candidate
-from essm_deploy.profiling.report import apart_json, latency_json, memory_json, quality_json
+from essm_deploy.profiling.report import quality_json
 from essm_deploy.profiling.verdict import BudgetKey, Limits, Measurement
 from essm_deploy.runtime.manifest import Budget, Engine, ModelInfo
 from essm_deploy.targets.description import Target
@@ -49,7 +49,7 @@ def assemble(
     budgets = [Budget(f"k{c.budget}", {"k": int(c.budget)}, order, quality_json(c.quality)) for order, c in enumerate(kept)]
     return BundleContent(
         model=model_info(checkpoint, content_hash),
-        target=json.loads(target.model_dump_json()),
+        target=target.published(),
         overflow=str(checkpoint.config["overflow"]),
         limits=asdict(limits),
         budgets=tuple(budgets),
@@ -69,19 +69,7 @@ def emit_measured(
     for engine in emitter.bundle(budgets):
         measurement = measurements.get(int(engine.budget.removeprefix("k")))
         if engine.kind == kind and engine.budget not in seen and measurement is not None:
-            engine = replace(engine, profile=_profile(measurement, emitter.lowerings[engine.id]))
+            engine = replace(engine, profile=profile_json(measurement, emitter.lowerings[engine.id]))
             seen.add(engine.budget)
         engines.append(engine)
     return tuple(engines)
-
-
-def _profile(measurement: Measurement, lowering: str) -> dict[str, Any]:
-    return {
-        "basis": measurement.latency.basis,
-        "latency_ms": latency_json(measurement),
-        "memory": memory_json(measurement),
-        **apart_json(measurement),
-        "warnings": list(measurement.warnings),
-        "lowering": lowering,
-        "environment": measurement.environment,
-    }

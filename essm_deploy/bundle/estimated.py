@@ -6,7 +6,6 @@ proof of its fp32 island. What cannot is said in the manifest: `verified_on_devi
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +21,7 @@ from essm_deploy.bundle.verify import EngineCheck
 from essm_deploy.bundle.writer import BundleContent, write_bundle
 from essm_deploy.checkpoint import Checkpoint
 from essm_deploy.families import family_of
+from essm_deploy.files import staging
 from essm_deploy.graph.builder import Dim
 from essm_deploy.graph.dtypes import Precision
 from essm_deploy.profiling.estimate import BASIS, GPU, Efficiency, Estimate, EstimatedPlanner, Rates, estimate_graph
@@ -84,13 +84,13 @@ def build_estimated(question: Question, output: Path) -> dict[str, Any]:
 def _estimates(question: Question) -> dict[BudgetKey, Estimate]:
     """Of the call that the limits bound, from the graph of every candidate."""
     rates, estimates = Rates.of(question.target), dict[BudgetKey, Estimate]()
-    with tempfile.TemporaryDirectory(prefix="essm-deploy-") as staging:
-        emitter = _emitter(question, Path(staging), question.candidates, GraphsOnly(question.backend.name))
+    with staging() as root:
+        emitter = _emitter(question, root, question.candidates, GraphsOnly(question.backend.name))
         for candidate in question.candidates:
             budget = int(candidate.budget)
             one = emitter.at(budget)
             engine = one.sequence(budget) if question.kind == "sequence" else one.stream(budget, 1)
-            found = estimate_graph(Path(staging) / engine.files[0], rates, question.efficiency, fused=True)
+            found = estimate_graph(root / engine.files[0], rates, question.efficiency, fused=True)
             estimates[candidate.budget] = found
             memory = format_bytes(found.device_bytes)
             question.progress(f"K={budget}: {format_ms(found.latency_ms)}, {memory} (estimated for {question.target.name})")

@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from essm_deploy.bundle.profile import profile_json
 from essm_deploy.bundle.verify import EngineCheck, verify_bundle
 from essm_deploy.errors import UnavailableError
 from essm_deploy.files import write_json
 from essm_deploy.profiling.choose import Choice, choose
 from essm_deploy.profiling.measure import Settings, measure_engine
 from essm_deploy.profiling.quality import Candidate, Quality
-from essm_deploy.profiling.report import apart_json, candidate_json, choice_json, latency_json, memory_json
+from essm_deploy.profiling.report import candidate_json, choice_json
 from essm_deploy.profiling.verdict import Attempt, BudgetKey, Limits, Measurement
 from essm_deploy.profiling.worker_process import Launcher
 from essm_deploy.runtime.manifest import MANIFEST_NAME, Budget, Engine, Manifest
@@ -81,24 +82,11 @@ def _recorded(
     engines = []
     for engine in manifest.engines:
         if engine.id in measured:
-            engine = replace(engine, profile=_profile(engine, measured[engine.id]))
+            engine = replace(engine, profile=profile_json(measured[engine.id], (engine.profile or {}).get("lowering")))
         if engine.proof is not None and engine.id in errors:
             engine = replace(engine, proof={**engine.proof, "verified_on_device": {"max_rel_error": errors[engine.id]}})
         engines.append(engine)
     return tuple(engines)
-
-
-def _profile(engine: Engine, measurement: Measurement) -> dict[str, Any]:
-    kept = {"lowering": engine.profile["lowering"]} if engine.profile and "lowering" in engine.profile else {}
-    return {
-        "basis": measurement.latency.basis,
-        "latency_ms": latency_json(measurement),
-        "memory": memory_json(measurement),
-        **apart_json(measurement),
-        "warnings": list(measurement.warnings),
-        "environment": measurement.environment,
-        **kept,
-    }
 
 
 def _document(before: Manifest, after: Manifest, choice: Choice) -> dict[str, Any]:

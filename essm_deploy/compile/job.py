@@ -136,7 +136,7 @@ def build_config(job: Job) -> JsonObject:
     return {
         "schema_version": "1.0",
         "model": job.hash,
-        "target": job.target.model_dump(),
+        "target": job.target.published(),
         "backend": job.backend.name,
         "provider": request.provider,
         "batch": job.batch,
@@ -160,8 +160,9 @@ def build_config(job: Job) -> JsonObject:
 
 def key_of(job: Job) -> str:
     """The key of the job's measurements: all that a number depends on, on this machine and on the device."""
-    config = {name: value for name, value in build_config(job).items() if name not in _ONLY_ASKED}
-    return sweep_key(**config, requires=job.backend.requirements(), device=job.facts.known)
+    config = {**build_config(job), "target": job.target.model_dump()}  # two hosts are two devices
+    parts = {name: value for name, value in config.items() if name not in _ONLY_ASKED}
+    return sweep_key(**parts, requires=job.backend.requirements(), device=job.facts.known)
 
 
 def _prefixed(progress: Progress, target: str, line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from essm_deploy.backends.base import anew
 from essm_deploy.backends.emit import Emitter, prepare
 from essm_deploy.compile.job import Job, key_of
 from essm_deploy.compile.parity import check_parity
+from essm_deploy.files import staging
 from essm_deploy.profiling.locks import device_of, hold_devices
 from essm_deploy.profiling.observations import open_journal
 from essm_deploy.profiling.sweep import Sweep
@@ -79,21 +79,21 @@ def sweeping(jobs: Sequence[Job]) -> Iterator[Sweeps]:
 
 def rebuild(job: Job, sweep: Sweep, budget: BudgetKey, number: int, look: Attempt) -> Measurement:
     """Emit and build a budget's engine anew, elsewhere, and measure that one in a fresh process."""
-    with tempfile.TemporaryDirectory(prefix="essm-deploy-again-") as staging:
-        emitter = _emitter(replace(job, backend=anew(job.backend)), Path(staging), [int(budget)])
+    with staging() as root:
+        emitter = _emitter(replace(job, backend=anew(job.backend)), root, [int(budget)])
         return replace(sweep, emitter=emitter, suffix=f"-rebuild{number}", errors={}).measure(budget, look)
 
 
 @contextmanager
 def _opened(job: Job, key: str, budgets: list[int]) -> Iterator[Sweep]:
     """A staging directory with the weights of the largest budget, and the journal of this question."""
-    with open_journal(key) as journal, tempfile.TemporaryDirectory(prefix="essm-deploy-") as staging:
+    with open_journal(key) as journal, staging() as root:
         if journal.damaged:
             job.progress(f"{journal.path}: {journal.damaged} damaged line(s) left out")
         if journal.resumed:
             job.progress(f"resuming an interrupted sweep: {journal.resumed} measurement(s) kept in {journal.path}")
         yield Sweep(
-            emitter=_emitter(job, Path(staging), budgets),
+            emitter=_emitter(job, root, budgets),
             kind=job.kind,
             launcher=job.facts.launcher,
             settings=job.request.settings,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from onnx import TensorProto
 from essm_deploy import __version__
 from essm_deploy.backends.base import Backend
 from essm_deploy.errors import EssmError
-from essm_deploy.files import write_json
+from essm_deploy.files import staging, write_json
 from essm_deploy.graph.builder import GraphBuilder, save_model
 from essm_deploy.graph.weights import data_file
 from essm_deploy.profiling.facts import DeviceFacts
@@ -84,10 +83,10 @@ class MeasuredPlanner:
         return times
 
     def _measure(self, problem: ConvProblem, lowering: Lowering) -> float:
-        with tempfile.TemporaryDirectory(prefix="essm-deploy-plan-") as folder:
-            engine = self.backend.build(Path(folder), layer_engine(Path(folder), problem, lowering, self.backend))
+        with staging() as folder:
+            engine = self.backend.build(folder, layer_engine(folder, problem, lowering, self.backend))
             settings = Settings(**{**_QUICK.to_json(), "threads": self.threads})
-            return measure_engine(self.launcher, Path(folder), engine, settings, budget=0, attempt=Attempt()).latency.p50
+            return measure_engine(self.launcher, folder, engine, settings, budget=0, attempt=Attempt()).latency.p50
 
     def _key(self, problem: ConvProblem, few: list[Lowering]) -> str:
         return sweep_key(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from essm_deploy.errors import UnitError, UsageError
 from essm_deploy.profiling.measure import Settings
 from essm_deploy.profiling.verdict import Limits
-from essm_deploy.resources import data_folder
+from essm_deploy.resources import find_toml, shipped_toml
 from essm_deploy.schema import StrictModel, parse, read_toml
 from essm_deploy.units import format_ms, parse_fraction, parse_latency, parse_size
 
@@ -120,19 +119,12 @@ class Requirement:
 
 def known_requirements() -> dict[str, Path]:
     """Every shipped file by name."""
-    return {path.stem: path for path in sorted(data_folder("budgets").glob("*.toml"))}
+    return shipped_toml("budgets")
 
 
 def find_requirement(name: str) -> Requirement:
     """A shipped requirement by name, or a file of one's own by its path (ending in .toml). UsageError otherwise."""
-    if name.endswith(".toml"):
-        return read_requirement(Path(name))
-    known = known_requirements()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}."
-        raise UsageError(f"unknown budget file {name!r}; {hint} A path to a .toml file states limits of your own")
-    return read_requirement(known[name])
+    return read_requirement(find_toml(name, known_requirements(), "budget file", "states limits of your own", UsageError))
 
 
 def read_requirement(path: Path) -> Requirement:

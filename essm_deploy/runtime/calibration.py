@@ -17,9 +17,10 @@ import numpy as np
 import onnxruntime
 
 from essm_deploy import __version__
+from essm_deploy.atomic import whole_file
 from essm_deploy.errors import BundleError, IntegrityError
 from essm_deploy.runtime import host
-from essm_deploy.runtime.files import resolve_file, write_whole
+from essm_deploy.runtime.files import resolve_file
 from essm_deploy.runtime.manifest import MANIFEST_NAME, Engine
 from essm_deploy.runtime.requirements import TENSORRT, required_device, tensorrt_module
 from essm_deploy.runtime.strict import JsonObject, parse_json
@@ -60,7 +61,8 @@ def write_record(root: Path, record: JsonObject) -> bool:
     """Keep the record; False where the bundle lies on something that cannot be written, and the next load measures again."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **record}, indent=2, ensure_ascii=False, allow_nan=False)
     try:
-        write_whole(root / RECORD, (text + "\n").encode())
+        with whole_file(root / RECORD) as file:
+            file.write((text + "\n").encode())
     except OSError:
         return False
     return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -63,18 +62,3 @@ def verify_hashes(root: Path, files: Mapping[str, str]) -> None:
                 f"{root}: {path!r} has sha256 {found[:12]}..., the manifest says {expected[:12]}...: "
                 "it was changed after the build; copy or build the bundle again"
             )
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace the file at `path` as a whole, through a temporary neighbour; raises OSError, and `path` is then as it was."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

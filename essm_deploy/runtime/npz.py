@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from math import prod
@@ -13,19 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from essm_deploy.atomic import whole_file
 from essm_deploy.runtime.tensors import Array
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write `arrays`, uncompressed; the file at `path` is replaced as a whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **{key: np.asarray(array) for key, array in arrays.items()})
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink()
-        raise
+    with whole_file(path, mode=0o600) as file:
+        np.savez(file, allow_pickle=False, **{key: np.asarray(array) for key, array in arrays.items()})
 
 
 def read_array(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from essm_deploy.atomic import whole_file
 
 # Raise it with every change that alters a single bit of a bank.
 ALGORITHM = 1
@@ -54,14 +55,8 @@ def write(name: str, filters: NDArray[np.float64], sigma: NDArray[np.float64]) -
     with contextlib.suppress(OSError, ImportError):
         path = _path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, filters=filters, sigma=sigma, sha256=np.array(_digest(filters, sigma)))
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with whole_file(path) as file:
+            np.savez(file, filters=filters, sigma=sigma, sha256=np.array(_digest(filters, sigma)))
 
 
 def _path(name: str) -> Path:

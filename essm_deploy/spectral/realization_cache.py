@@ -6,13 +6,13 @@ import contextlib
 import functools
 import hashlib
 import os
-import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from essm_deploy.atomic import whole_file
 from essm_deploy.spectral.allpass import impulse_states
 from essm_deploy.spectral.bank import Bank
 from essm_deploy.spectral.bank_cache import directory
@@ -67,7 +67,5 @@ def _write(path: Path, found: Realization) -> None:
     """Keep it; a full or read-only disk is not an error."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
+        with whole_file(path) as file:
             np.savez(file, A=found.A, B=found.B, C=found.C, residual=found.residual)
-        Path(name).replace(path)

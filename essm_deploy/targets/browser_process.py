@@ -6,12 +6,12 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from essm_deploy.errors import UnavailableError
+from essm_deploy.files import staging
 
 VARIABLE = "ESSM_CHROMIUM"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -57,15 +57,15 @@ def find_chromium(stated: str | None = None) -> str:
 @contextlib.contextmanager
 def chromium_process(chromium: str, address: str) -> Iterator[subprocess.Popen[bytes]]:
     """Open `address` in a fresh browser; it and all its files are gone when the block ends. UnavailableError."""
-    profile = tempfile.mkdtemp(prefix="essm-deploy-chromium-")
-    try:
-        process = _start(chromium, address, profile)
+    with staging() as profile:
         try:
-            yield process
+            process = _start(chromium, address, profile)
+            try:
+                yield process
+            finally:
+                _end(process)
         finally:
-            _end(process)
-    finally:
-        _remove(Path(profile))
+            _remove(profile)
 
 
 def page_process(browser: int) -> Path | None:
@@ -76,9 +76,9 @@ def page_process(browser: int) -> Path | None:
     return max((entry for entry in _descendants(browser) if _is_renderer(entry)), key=_resident, default=None)
 
 
-def _start(chromium: str, address: str, profile: str) -> subprocess.Popen[bytes]:
+def _start(chromium: str, address: str, profile: Path) -> subprocess.Popen[bytes]:
     flags = [*_FLAGS, f"--user-data-dir={profile}/data", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    homes = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), profile)
+    homes = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(profile))
     try:
         return subprocess.Popen(
             ["/bin/sh", "-c", _WITH_PIPE, chromium, *flags, address],

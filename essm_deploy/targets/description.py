@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from pydantic import (
 )
 
 from essm_deploy.errors import TargetError
-from essm_deploy.resources import data_folder
+from essm_deploy.resources import find_toml, shipped_toml
 from essm_deploy.schema import StrictModel, parse, read_toml
 
 Via = Literal["local", "ssh", "node", "chromium"]
@@ -130,22 +129,19 @@ class Target(StrictModel):
         """Such as "8.6"; None for what is no NVIDIA device."""
         return self.device.compute_capability if self.device else None
 
+    def published(self) -> dict[str, Any]:
+        """What a bundle says of it. The way to it is nobody else's business: it names a host, a user and paths."""
+        return {**self.model_dump(mode="json"), "reach": {"via": self.reach.via}}
+
 
 def known_targets() -> dict[str, Path]:
     """Every shipped description by name."""
-    return {path.stem: path for path in sorted(data_folder("targets").glob("*.toml"))}
+    return shipped_toml("targets")
 
 
 def find_target(name: str) -> Target:
     """A shipped target by name, or a description of one's own by its path (ending in .toml). TargetError otherwise."""
-    if name.endswith(".toml"):
-        return read_target(Path(name))
-    known = known_targets()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-        raise TargetError(f"unknown target {name!r}; {hint} A path to a .toml file describes a device of your own")
-    return read_target(known[name])
+    return read_target(find_toml(name, known_targets(), "target", "describes a device of your own", TargetError))
 
 
 def read_target(path: Path) -> Target:

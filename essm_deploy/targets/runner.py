@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_PARTS = ("__init__.py", "errors.py", "units.py", "frontend", "runtime")
+_PARTS = ("__init__.py", "atomic.py", "errors.py", "units.py", "frontend", "runtime")
 """What `runtime` may import. The rest of the package stays here: it needs the compiler's libraries."""
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import subprocess
 import tempfile
 import weakref
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 from essm_deploy.errors import EssmError, UnavailableError
+from essm_deploy.files import staging
 from essm_deploy.targets.description import Reach
 from essm_deploy.targets.ssh_errors import SSH_FAILED, lost
 
@@ -58,14 +59,11 @@ class Connection:
     def open(self, command: str) -> Session:
         """The first session, with pipes; what it and ssh write on stderr is for `said`."""
         self.close()
-        self._folder = _private_folder()
-        try:
+        with ExitStack() as stack:
+            self._folder = stack.enter_context(_private_folder())
             with (self._folder / "errors").open("wb") as errors:
                 first = self._ssh({"ControlMaster": "yes", "ControlPersist": "no"}, command, stderr=errors)
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
-        self._finalizer = weakref.finalize(self, _tear_down, first, self._folder)
+            self._finalizer = weakref.finalize(self, _tear_down, first, stack.pop_all())
         return first
 
     def session(self, command: str) -> Session:
@@ -116,14 +114,14 @@ def _popen(command: list[str], **streams: Any) -> Session:
         raise UnavailableError(f"ssh cannot be started ({error.strerror}): install OpenSSH's client, openssh-client") from None
 
 
-def _private_folder() -> Path:
+def _private_folder() -> AbstractContextManager[Path]:
     folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) > _LONGEST_SOCKET - len("/essm-12345678/s"):
+    if len(os.fsencode(folder)) > _LONGEST_SOCKET - len("/essm-deploy-0123456789abcdef/s"):
         folder = "/tmp"
-    return Path(tempfile.mkdtemp(prefix="essm-", dir=folder))
+    return staging(Path(folder))
 
 
-def _tear_down(first: Session, folder: Path) -> None:
+def _tear_down(first: Session, folder: ExitStack) -> None:
     """Runs at the end of the program at the latest."""
     for pipe in (first.stdin, first.stdout):
         with contextlib.suppress(OSError):
@@ -135,4 +133,4 @@ def _tear_down(first: Session, folder: Path) -> None:
     except subprocess.TimeoutExpired:
         first.kill()
         first.wait()
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.close()

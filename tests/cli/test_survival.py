@@ -102,15 +102,22 @@ def test_ctrl_c_once_finishes_the_engine_and_twice_stops_at_once(command: list[s
         assert f"{budget}: measured before the interruption" in said
 
 
-def test_a_killed_sweep_loses_the_engine_in_progress_alone(command: list[str]) -> None:
+def test_a_killed_sweep_loses_the_engine_in_progress_alone_and_leaves_nothing_to_the_next(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     process = start(command)
     before = measured(process, 2)
     process.kill()
     rest = re.findall(r"(K=\d+): p95", process.communicate()[1])
+    assert len([*temporary.glob("essm-deploy-*")]) == 1
     kept = re.search(r"resuming an interrupted sweep: (\d+) measurement", end(command))
     assert kept is not None
     # The line is printed after the record is on disk: one more may be there than was seen.
     assert len(before) + len(rest) <= int(kept[1]) <= len(before) + len(rest) + 1
+    assert [*temporary.glob("essm-deploy-*")] == []
 
 
 def test_a_second_sweep_of_the_machine_is_refused_or_waits(command: list[str]) -> None:

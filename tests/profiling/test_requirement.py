@@ -97,7 +97,10 @@ def test_names_and_paths_are_found_and_others_are_not(tmp_path: Path) -> None:
     assert find_requirement(str(write(tmp_path, 'max_latency = "1ms"\n'))).name == "mine"
     with pytest.raises(UsageError, match="did you mean 'realtime-keyword'"):
         find_requirement("realtime-keywords")
-    with pytest.raises(UsageError, match="known: batch-offline"):
+    with pytest.raises(
+        UsageError,
+        match=r"^unknown budget file 'zzz'; known: batch-offline, .*\. A path to a \.toml file states limits of your own$",
+    ):
         find_requirement("zzz")
     with pytest.raises(UsageError, match=r"nowhere.toml: cannot be read .* expected a file of limits"):
         find_requirement("nowhere.toml")

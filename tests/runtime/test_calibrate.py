@@ -290,10 +290,10 @@ def test_a_record_that_is_a_link_out_of_the_bundle_is_replaced_and_its_target_le
 def test_where_nothing_can_be_written_the_answer_still_holds(
     estimated: Path, install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, content: bytes) -> None:
+    def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(calibration, "write_whole", refuse)
+    monkeypatch.setattr(calibration, "whole_file", refuse)
     device = install(Device(k2=2.0, k8=20.0))
     for looks in (2, 4):
         model = runtime.load(estimated, calibrate=True)

@@ -283,6 +283,7 @@ def test_the_import_closure_is_the_standard_library_numpy_and_onnxruntime(bundle
     )
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout.replace("'", '"'))) <= {
+        "essm_deploy.atomic",
         "essm_deploy.errors",
         "essm_deploy.frontend",
         "essm_deploy.runtime",

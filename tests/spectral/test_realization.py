@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from essm_deploy.errors import BankError
+from essm_deploy.spectral import realization_cache
 from essm_deploy.spectral.allpass import cascade, impulse_states
 from essm_deploy.spectral.bank import Bank, hankel_bank
 from essm_deploy.spectral.realization import NoRealization, Realization, realize
@@ -184,3 +187,16 @@ def test_impulse_states_are_powers_of_the_transition() -> None:
     A, B = cascade(np.array([0.5, 0.9]))
     direct = np.stack([np.linalg.matrix_power(A, t) @ B for t in range(7)], axis=1)
     np.testing.assert_allclose(impulse_states(A, B, 7), direct, atol=1e-15)
+
+
+def test_a_full_disk_keeps_nothing_of_a_realization(
+    medium: Realization, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: object, **arrays: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    realization_cache._write(tmp_path / "found.npz", medium)
+    (tmp_path / "found.npz").unlink()
+    monkeypatch.setattr(np, "savez", full)
+    realization_cache._write(tmp_path / "found.npz", medium)
+    assert [*tmp_path.iterdir()] == []

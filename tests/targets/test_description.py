@@ -50,6 +50,19 @@ def test_every_device_that_people_deploy_on_is_described() -> None:
     assert {name: find_target(name).compute_capability for name in CAPABILITIES} == CAPABILITIES
 
 
+def test_a_name_that_is_none_is_told_what_was_meant_or_what_there_is() -> None:
+    with pytest.raises(
+        TargetError, match=r"^unknown target 'rtx309'; did you mean 'rtx3090'\? A path to a \.toml file describes"
+    ):
+        find_target("rtx309")
+    with pytest.raises(
+        TargetError, match=r"known: a100, .*, web-wasm\. A path to a \.toml file describes a device of your own$"
+    ):
+        find_target("zzz")
+    with pytest.raises(TargetError, match=r"nowhere\.toml: cannot be read"):
+        find_target("nowhere.toml")
+
+
 @pytest.mark.parametrize("name", CAPABILITIES)
 def test_the_rtx_flavour_is_offered_exactly_where_it_builds(name: str) -> None:
     target = find_target(name)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from essm_deploy.errors import ConnectionLost, UnavailableError
+from essm_deploy.files import staging
 from essm_deploy.profiling.measure import Settings, measure_engine
 from essm_deploy.runtime.manifest import Engine
 from essm_deploy.targets.description import Target
@@ -218,6 +219,20 @@ def test_a_path_too_long_for_a_socket_is_not_taken(device: FakeSsh, tmp_path: Pa
     assert connection._folder is not None
     assert len(str(connection._folder)) < 80
     connection.close()
+
+
+def test_the_sockets_folder_is_held_while_the_connection_stands(
+    device: FakeSsh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("essm_deploy.targets.ssh_connection._LONGEST_SOCKET", 1000)
+    connection = Connection(device.reach())
+    connection.open("cat")
+    with staging(tmp_path) as other:
+        assert connection._folder is not None
+        assert {*tmp_path.glob("essm-deploy-*")} == {connection._folder, other}
+    connection.close()
+    assert [*tmp_path.glob("essm-deploy-*")] == []
 
 
 def test_the_user_is_never_asked_and_the_host_key_is_always_checked(

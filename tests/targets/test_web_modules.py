@@ -135,7 +135,19 @@ def test_dependent_samples_are_discounted_as_in_python(node: str) -> None:
     rng = np.random.default_rng(0)
     independent = rng.gamma(2.0, size=2000)
     bursts = independent + 5 * np.repeat(rng.random(20) < 0.2, 100)
-    series = [independent.tolist(), bursts.tolist(), independent[:150].tolist()]
+    walk = np.cumsum(rng.standard_normal(700))
+    arrays = [
+        independent,
+        bursts,
+        independent[:150],
+        walk,
+        np.round(bursts),
+        np.ones(50),
+        np.arange(3.0),
+        np.zeros(1),
+        np.zeros(0),
+    ]
+    series = [array.tolist() for array in arrays]
     code = f"""
     import {{ effectiveSamples }} from "./dependence.mjs";
     tell({json.dumps(series)}.flatMap((samples) => [0.5, 0.95, 0.99].map((share) => effectiveSamples(samples, share))));

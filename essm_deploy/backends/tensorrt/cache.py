@@ -13,13 +13,13 @@ import contextlib
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from essm_deploy import __version__
+from essm_deploy.files import staging
 from essm_deploy.runtime.files import sha256_file
 from essm_deploy.spectral import bank_cache
 
@@ -64,16 +64,13 @@ class Entry:
             if engine.stat().st_size > MAX_BYTES:
                 return
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            staging = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=".new."))
-            try:
-                shutil.copyfile(engine, staging / "engine")
-                shutil.copyfile(log, staging / "log")
+            with staging(self.folder.parent, ".new.") as new:
+                shutil.copyfile(engine, new / "engine")
+                shutil.copyfile(log, new / "log")
                 record = {"schema_version": "1.0", "sha256": sha256_file(engine), "proof": proof}
-                (staging / "proof.json").write_text(json.dumps(record))
+                (new / "proof.json").write_text(json.dumps(record))
                 shutil.rmtree(self.folder, ignore_errors=True)
-                staging.replace(self.folder)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
+                new.replace(self.folder)
             _prune(self.folder.parent)
 
 
