@@ -138,12 +138,12 @@ def _lock(path: Path) -> int | None:
 
 def _swap(new: Path, path: Path, old: Path) -> None:
     """Rename twice: directories cannot be replaced in one step. A failure between the two puts the old one back."""
-    if path.exists():
-        path.rename(old)
     try:
+        if path.exists():
+            path.rename(old)
         new.rename(path)
-    except BaseException:
-        if old.exists():
+    except BaseException:  # Ctrl-C among them, which comes before or after any of the renames
+        if old.exists() and not path.exists():
             old.rename(path)
         raise
 

@@ -167,23 +167,26 @@ def test_a_fill_that_fails_leaves_the_old_directory_alone(tmp_path: Path) -> Non
     assert [*tmp_path.iterdir()] == [out]
 
 
-def test_a_swap_that_fails_or_is_interrupted_puts_the_old_directory_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("renamed", ["out", "new"])
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=["Ctrl-C", "full"])
+def test_a_swap_that_fails_or_is_interrupted_leaves_one_whole_directory(
+    error: BaseException, done: bool, renamed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, rename = tmp_path / "out", Path.rename
+    out, rename, failed = tmp_path / "out", Path.rename, list[Path]()
     replace_directory(out, text_in("a"), ours=anything)
-    for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
 
-        def fragile(path: Path, target: Path, error: BaseException = error) -> Path:
-            if path.name == "new":
-                raise error
+    def fragile(path: Path, target: Path) -> Path:
+        if path.name != renamed or failed:
             return rename(path, target)
+        failed.append(rename(path, target) if done else path)
+        raise error
 
-        monkeypatch.setattr(Path, "rename", fragile)
-        with pytest.raises((KeyboardInterrupt, BuildError)):
-            replace_directory(out, text_in("b"), ours=anything)
-        assert [path.name for path in out.iterdir()] == ["a"]
-        assert [*tmp_path.iterdir()] == [out]
+    monkeypatch.setattr(Path, "rename", fragile)
+    with pytest.raises((KeyboardInterrupt, BuildError)):
+        replace_directory(out, text_in("b"), ours=anything)
+    assert [path.name for path in out.iterdir()] == ["b" if done and renamed == "new" else "a"]
+    assert [*tmp_path.iterdir()] == [out]
 
 
 @pytest.mark.parametrize("renames", [0, 1])

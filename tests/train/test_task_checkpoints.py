@@ -111,6 +111,23 @@ def test_weights_of_other_sizes_are_refused_and_nothing_is_trained(
     assert not (tmp_path / "new").exists()
 
 
+def test_weights_of_another_task_are_refused(tmp_path: Path, shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = ["--init", str(shipped), "-o", str(tmp_path / "new"), "--device", "cpu"]
+    assert run(["decision", "--smoke", *begin]) == UsageError.exit_code
+    assert "--init takes a checkpoint of the task decision" in capsys.readouterr().err
+
+
+def test_a_run_that_began_with_a_checkpoint_does_not_go_on_as_one_that_did_not(
+    tmp_path: Path, shared_banks: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained("mqar", tmp_path)
+    output = ["-o", str(tmp_path / "new"), "--device", "cpu"]
+    monkeypatch.setattr("essm_train.job.measure_quality", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert run(["mqar", "--smoke", "--init", str(tmp_path / "out"), *output]) == 130
+    assert run(["mqar", "--smoke", *output]) == UsageError.exit_code
+    assert "another recipe, seed or --init" in capsys.readouterr().err
+
+
 class Compiled:
     """What the example asks of a runtime.Model: run(features [1, T, d]), padded to the engine's length and cut back."""
 

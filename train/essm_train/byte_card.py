@@ -7,11 +7,13 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from essm_train.card import init_line
 from essm_train.tasks import Result
 from essm_train.tasks.markov import add_one_bits_per_byte, markov_bits_per_byte
 from essm_train.tasks.text import Text
 
 if TYPE_CHECKING:
+    from essm_train.settings import TextSettings
     from essm_train.tasks.bytes import Bytes
 
 ORDER = 3  # of the baseline
@@ -42,9 +44,8 @@ contiguous parts, so that no byte is in two of them. The text is not part of thi
 
     {command}
 
-Seed {seed}, {steps} steps of {tokens} bytes ({passes:.1f} passes over the training bytes), in sequences of {short_len} bytes
-for the first {short_share:.0%} of the steps and of {seq_len} after that. {hours}Every other setting is in
-train/essm_train/configs/bytes.toml.
+Seed {seed}, {steps} steps of {tokens} bytes ({passes:.1f} passes over the training bytes), {sequences}.
+{init}{hours}Every other setting is in the recipe's files in train/essm_train/configs.
 
 ## Measured
 
@@ -81,13 +82,14 @@ def write_card(task: Bytes, result: Result) -> str:
     steps, tokens = train.epochs * t.interval, train.batch_size * t.seq_len
     chain = markov_bits_per_byte(text.train, text.test, ORDER)
     return _CARD.format(
-        layers=m.num_hidden_layers, hidden=m.hidden_size, k_max=m.k_max, seq_len=t.seq_len, short_len=t.short_len,
+        layers=m.num_hidden_layers, hidden=m.hidden_size, k_max=m.k_max, seq_len=t.seq_len,
         budgets=", ".join(map(str, settings.budgets.trained)),
         source=textwrap.fill(result.source or UNNAMED, 124), sha256=sha256(text),
         size=sum(len(text[split]) for split in ("train", "val", "test")),
         train=len(text.train), val=len(text.val), test=len(text.test), command=result.command, seed=train.seed,
-        steps=steps, tokens=tokens, passes=steps * tokens / len(text.train), short_share=t.short_share,
-        hours=hours_line(result.hours), samples=quality["samples"], rows=-(-quality["samples"] // t.seq_len),
+        steps=steps, tokens=tokens, passes=steps * tokens / len(text.train), sequences=sequences_line(t),
+        init=init_line(result.init), hours=hours_line(result.hours),
+        samples=quality["samples"], rows=-(-quality["samples"] // t.seq_len),
         val_bytes=validation["samples"], order=ORDER, table="\n".join(_rows(quality, validation, chain)),
         shape=shape_line(quality["budgets"]),
         baselines="\n".join(_baselines(text, validation["samples"])), parameters=result.parameters / 1e6,
@@ -100,6 +102,14 @@ def sha256(text: Text) -> str:
     for split in ("train", "val", "test"):
         digest.update(text[split].tobytes())
     return digest.hexdigest()
+
+
+def sequences_line(text: TextSettings) -> str:
+    """How long the sequences were."""
+    if text.short_share == 0.0:
+        return f"in sequences of {text.seq_len} bytes"
+    share = f"for the first {text.short_share:.0%} of the steps and of {text.seq_len} after that"
+    return f"in sequences of {text.short_len} bytes\n{share}"
 
 
 def hours_line(hours: float | None) -> str:

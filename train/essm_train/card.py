@@ -26,8 +26,8 @@ An ES-SSM (arXiv 2601.22488) of {layers} layers, width {hidden} and {k_max} spec
 
     {command}
 
-Seed {seed}, {epochs} epochs of {steps} steps of {batch}, gate `{gate}`. It took {hours} of wall clock. Every other setting is
-explained in the recipe of the task in train/essm_train/configs.
+Seed {seed}, {epochs} epochs of {steps} steps of {batch}, gate `{gate}`. {init}It took {hours} of wall clock.
+Every other setting is explained in the recipe of the task in train/essm_train/configs.
 
 ## Measured
 
@@ -44,6 +44,11 @@ A demonstration and a test object: it knows what the data above taught it, and w
 """
 
 
+def init_line(init: str | None) -> str:
+    """What a run began with, where that was not chance."""
+    return "" if init is None else f"It began with the weights of `{init}`. "
+
+
 def general_card(task: Task, result: Result) -> str:
     """Fill in the card."""
     m, b, t, quality = result.recipe.model, result.recipe.budgets, result.recipe.train, result.quality
@@ -53,7 +58,7 @@ def general_card(task: Task, result: Result) -> str:
         name=task.name, metric=task.metric, layers=m.num_hidden_layers, hidden=m.hidden_size, k_max=m.k_max,
         seq_len=task.model_config.seq_len, parameters=result.parameters / 1e6, trained=trained,
         source=textwrap.fill(source, 124), command=result.command, seed=t.seed, epochs=t.epochs, steps=task.steps_per_epoch,
-        batch=t.batch_size, gate=m.gate, hours=duration(result.hours or 0.0),
+        batch=t.batch_size, gate=m.gate, init=init_line(result.init), hours=duration(result.hours or 0.0),
         better="higher" if task.direction == "maximize" else "lower", samples=quality["samples"], split=quality["split"],
         rows="\n".join(f"| {k} | {v:.4f} | {result.validation['budgets'][k]:.4f} |" for k, v in quality["budgets"].items()),
     )  # fmt: skip

@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 
+from essm_deploy.checkpoint import content_hash
 from essm_deploy.errors import UsageError
+from essm_deploy.families import open_checkpoint
 from essm_deploy.files import check_replaceable
 from essm_deploy.spectral.bank import Bank, hankel_bank
 from essm_train.card import general_card
@@ -80,7 +82,8 @@ def data_of(module: ModuleType, request: Request) -> Iterator[Path]:
 class _Job:
     def __init__(self, module: ModuleType, request: Request, data: Path, device: torch.device, world: World) -> None:
         self.module, self.request, self.data, self.device, self.world = module, request, data, device, world
-        self.folder = Run(training_folder(request.output), request.resume, request.tensorboard)
+        init = None if request.init is None else content_hash(open_checkpoint(request.init))
+        self.folder = Run(training_folder(request.output), request.resume, request.tensorboard, init)
 
     def run(self, recipe: CommonSettings) -> None:
         task: Task = self.module.build(recipe, self.data, self.device)
@@ -116,7 +119,14 @@ class _Job:
         budgets = recipe.budgets.trained
         quality, validation = (measure_quality(task, model, budgets, split) for split in ("test", "val"))
         result = Result(
-            recipe, quality, validation, count_parameters(model, recipe.model.k_max), command, self.request.source, hours
+            recipe,
+            quality,
+            validation,
+            count_parameters(model, recipe.model.k_max),
+            command,
+            self.request.source,
+            hours,
+            init=None if self.request.init is None else self.request.init.name,
         )
         card = getattr(self.module, "card", general_card)(task, result)
         export_checkpoint(self.request.output, model, bank, budgets, task.config_fields(), quality, card)

@@ -34,8 +34,12 @@ def load_model(path: Path, task: Task | None = None) -> tuple[EsSsm, Checkpoint]
 
 
 def begin_with(model: EsSsm, path: Path, task: Task) -> None:
-    """Give a new model the weights of a checkpoint of the same sizes. UsageError where a tensor has another shape."""
-    given, wanted = load_model(path, task)[0].state_dict(), model.state_dict()
+    """Give a new model the weights of a checkpoint. UsageError where it is of another task or of other sizes."""
+    try:
+        given, wanted = load_model(path, task)[0].state_dict(), model.state_dict()
+    except (ValueError, RuntimeError, OSError) as error:  # another kind of input, or no front beside it
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{path}: --init takes a checkpoint of the task {task.name}, and this is none ({reason})") from error
     for name in sorted(given.keys() | wanted.keys()):
         shapes = [list(state[name].shape) if name in state else "none" for state in (given, wanted)]
         if shapes[0] != shapes[1]:

@@ -46,5 +46,6 @@ def load_state(path: Path, recipe: dict[str, Any]) -> dict[str, Any] | None:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(f"{path}: not a readable training state ({reason}); start again with --no-resume") from error
     if not isinstance(state, dict) or state.get("recipe") != recipe:
-        raise UsageError(f"{path}: was made by another recipe or seed; repeat that one, or start again with --no-resume")
+        made = "was made by another recipe, seed or --init"
+        raise UsageError(f"{path}: {made}; repeat that one, or start again with --no-resume")
     return state

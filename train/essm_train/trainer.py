@@ -30,11 +30,15 @@ from essm_train.throughput import peak_flops, step_flops
 
 @dataclass(frozen=True)
 class Run:
-    """Where a run keeps its state, whether it may pick an older one up, and whether it writes TensorBoard events."""
+    """Where a run keeps its state, whether it may pick an older one up, and whether it writes TensorBoard events.
+
+    init: the content hash of the checkpoint that the model began with, None for random weights.
+    """
 
     folder: Path
     resume: bool = True
     tensorboard: bool = False
+    init: str | None = None
 
     @property
     def state(self) -> Path:
@@ -88,7 +92,8 @@ def train(model: Trained, task: Task, settings: CommonSettings, run: Run, world:
     It is called as model(inputs, lengths, budget). One that is no ES-SSM says what a step costs: step_flops(tokens).
     """
     world = world or World()
-    steps, recipe = settings.train.epochs * task.steps_per_epoch, settings.to_dict()
+    steps = settings.train.epochs * task.steps_per_epoch
+    recipe = settings.to_dict() | ({} if run.init is None else {"init": run.init})
     average = Average(model, settings.train.ema)
     called = compiled(world.wrap(model), settings)
     if world.size > 1 and world.strategy == "fsdp" and average.model is not model:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from essm_deploy.errors import InputError, UsageError
+from essm_deploy.errors import UsageError
 from essm_deploy.families import family_of, open_checkpoint
 from essm_train.baselines.runs import VARIANT, Comparison, Spec, read_json, seconds_of_steps
 from essm_train.job import training_folder
-from essm_train.study import SPEND, cell
+from essm_train.study import cell
 
 SEARCH, TURNS = "learning-rate.json", "turns.json"
 HEAD = (
@@ -97,13 +97,8 @@ def _check_sizes(comparison: Comparison, budgets: Sequence[int], path: Path) -> 
 
 
 def _spent(training: Path) -> float:
-    """Seconds of an elastic run's steps; of all of it, where only that was kept."""
-    if (training / "log.jsonl").is_file():
-        return seconds_of_steps(training / "log.jsonl")
-    try:
-        return 3600.0 * float(read_json(training / SPEND)["hours"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{training / SPEND}: expected hours, as the study writes them") from error
+    """Seconds of an elastic run's epochs."""
+    return seconds_of_steps(training / "log.jsonl")
 
 
 def _row(comparison: Comparison, budget: int, ours: Side, theirs: Side) -> str:
@@ -137,16 +132,22 @@ def _times(once: float | None, all_of_them: float | None, count: int) -> str:
     if once is None or all_of_them is None:
         return "Total training time: not all runs are there."
     ratio = f"{all_of_them / once:.2f} times as long"
-    return f"As run: one ES-SSM took {once:.0f} s of steps, {count} Transformer++ {all_of_them:.0f} s, {ratio}."
+    looks = "looks at the validation split, of three budgets and of one, included"
+    return f"As run: one ES-SSM took {once:.0f} s, {count} Transformer++ {all_of_them:.0f} s, {ratio} ({looks})."
+
+
+def read_turns(comparison: Comparison, budgets: Sequence[int]) -> dict[str, Any] | None:
+    """The times in turns; None where they were not taken, or not of all these budgets, or of another recipe."""
+    path = comparison.folder / TURNS
+    document = read_json(path) if path.is_file() else {}
+    known = document.get("recipe") == comparison.timed_recipe and all(str(k) in document["transformer"] for k in budgets)
+    return document if known else None
 
 
 def _turns(comparison: Comparison, budgets: Sequence[int]) -> list[str]:
-    path = comparison.folder / TURNS
-    if not path.is_file():
-        return []
-    document = read_json(path)
-    if any(str(k) not in document["transformer"] for k in budgets):
-        return []
+    document = read_turns(comparison, budgets)
+    if document is None:
+        return ["Times in turns: not taken for these budgets and this recipe; repeat the command with --data."]
     return [_turn(document, budgets, key, words) for key, words in (("seconds", "wall clock"), ("own_seconds", "own time"))]
 
 

@@ -20,7 +20,7 @@ import torch
 
 from essm_deploy.errors import EssmError, UsageError
 from essm_deploy.files import disk_errors, write_json
-from essm_train.baselines.comparison import SEARCH, TURNS, table
+from essm_train.baselines.comparison import SEARCH, TURNS, read_elastic, read_turns, table
 from essm_train.baselines.runs import Comparison, Spec, run
 from essm_train.baselines.turns import measure
 from essm_train.device import choose_device
@@ -57,9 +57,9 @@ def choose_rate(comparison: Comparison, rates: Sequence[float], data: Path, devi
 
 
 def time_all(comparison: Comparison, budgets: Sequence[int], rounds: int, data: Path, device: torch.device) -> None:
-    """Take turns, where that was not done yet; turns.json is to be deleted to repeat it."""
+    """Take turns, where that was not done yet for these budgets and this recipe; turns.json is to be deleted to repeat it."""
     path = comparison.folder / TURNS
-    if rounds and not path.is_file():
+    if rounds and read_turns(comparison, budgets) is None:
         _say(f"all models in turns, {rounds} rounds")
         write_json(path, measure(comparison, budgets, data, rounds, device))
 
@@ -103,6 +103,8 @@ def compare(options: argparse.Namespace) -> str:
     budgets, seeds, rates = (tuple(dict.fromkeys(values)) for values in (options.budgets, options.seeds, options.lr))
     for budget in budgets:
         comparison.match(budget)
+    if options.elastic is not None:
+        read_elastic(comparison, budgets, seeds, options.elastic)  # a mistake in it is told before hours of training
     if not options.table:
         device = choose_device(options.device)
         with disk_errors(options.output):

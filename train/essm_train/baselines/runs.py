@@ -63,6 +63,12 @@ class Comparison:
         """The elastic model's sizes."""
         return keywords.make_model_config(self.elastic_recipe(0), LogMel())
 
+    @property
+    def timed_recipe(self) -> dict[str, Any]:
+        """The elastic recipe that times in turns belong to, as it is read back from a document."""
+        recipe: dict[str, Any] = json.loads(json.dumps(self.elastic_recipe(self.study.seeds[0]).to_dict()))
+        return recipe
+
     def match(self, budget: int) -> Match:
         """The Transformer++ of the size of a budget. UsageError for a budget that the elastic model does not have."""
         config = self.elastic_config

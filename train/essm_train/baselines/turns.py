@@ -47,6 +47,7 @@ def measure(comparison: Comparison, budgets: Sequence[int], data: Path, rounds: 
         "rounds": rounds,
         "steps": steps,
         "threads": recipe.train.threads,
+        "recipe": comparison.timed_recipe,
         "elastic": _total({k: medians["elastic", k] for k in draws}, draws),
         "transformer": {str(k): _total({k: medians["transformer", k]}, {k: steps}) for k in budgets},
     }

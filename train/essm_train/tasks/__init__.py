@@ -161,3 +161,4 @@ class Result:
     source: str | None = None  # --source, in the user's words
     hours: float | None = None
     data: Path | None = None
+    init: str | None = None  # the name of the checkpoint whose weights it began with

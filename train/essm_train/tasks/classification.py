@@ -72,8 +72,10 @@ class Classification:
         index, examples = self._order[1][position], self.data.splits["train"]
         mine = index[share.rows(len(index))]
         inputs, lengths = examples.rows(mine)
-        padding = [(0, 0), (0, examples.steps(index) - inputs.shape[1]), *[(0, 0)] * (inputs.ndim - 2)]
-        return self._tensors(np.pad(inputs, padding), lengths, examples.labels[mine], Whole(len(index)))
+        missing = examples.steps(index) - inputs.shape[1]
+        if missing:
+            inputs = np.pad(inputs, [(0, 0), (0, missing), *[(0, 0)] * (inputs.ndim - 2)])
+        return self._tensors(inputs, lengths, examples.labels[mine], Whole(len(index)))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy against labels [B]."""
