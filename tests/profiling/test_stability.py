@@ -23,7 +23,7 @@ def quiet(count: int = 2000, width: float = 0.02) -> np.ndarray:
 
 
 def test_a_quiet_device_is_not_warned_of() -> None:
-    assert [warned(quiet(count)) for count in (80, 300, 3000)] == [set()] * 3
+    assert [warned(quiet(count)) for count in (200, 300, 3000)] == [set()] * 3
 
 
 def test_what_half_of_the_samples_say_and_the_other_half_does_not_is_drift() -> None:

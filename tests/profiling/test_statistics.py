@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from essm_deploy.errors import UnitError
+from essm_deploy.profiling.stability import DEPENDENCE_WARNING
 from essm_deploy.profiling.statistics import (
     drift,
     effective_samples,
@@ -76,12 +77,12 @@ def test_the_point_estimate_is_an_order_statistic() -> None:
     assert percentile(list(range(1, 21)), 0.95) == 19
 
 
-def test_independent_samples_are_worth_their_count() -> None:
-    rng, reduced = np.random.default_rng(0), 0
-    for _ in range(300):
-        samples = rng.pareto(2.5, 1000).tolist()
-        reduced += effective_samples(samples, 0.95) < 1000
-    assert reduced / 300 <= 0.04  # the test for dependence is at 1%; three standard errors of 300 runs and the skew of p95
+def test_independent_samples_are_worth_nearly_their_count() -> None:
+    rng = np.random.default_rng(0)
+    found = [effective_samples(rng.pareto(2.5, 1000).tolist(), 0.95) for _ in range(300)]
+    assert max(found) <= 1000
+    assert np.mean(found) > 800  # the longest of three estimates, none below one, leans to fewer
+    assert np.quantile(found, 0.01) > DEPENDENCE_WARNING * 1000
 
 
 def test_slow_stretches_are_worth_fewer_and_widen_the_bounds() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from essm_deploy.errors import UnavailableError
 from essm_deploy.profiling.report import latency_json, memory_json
-from essm_deploy.profiling.statistics import percentile_bounds
+from essm_deploy.profiling.statistics import effective_samples, percentile_bounds
 from essm_deploy.profiling.verdict import Latency, Limits, Measurement, Memory, disturbed, judge
 from tests.profiling.simulated import measurement
 
@@ -19,7 +19,7 @@ def test_every_percentile_has_its_own_bounds_or_the_count_that_they_take() -> No
     latency = Latency.from_samples(SAMPLES)
     assert set(latency.bounds) == {"p50", "p90", "p95", "p99"}
     for name, fraction in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
-        exact = percentile_bounds(sorted(SAMPLES), fraction, 0.975)
+        exact = percentile_bounds(sorted(SAMPLES), fraction, 0.975, effective_samples(SAMPLES, fraction))
         assert latency.bounds[name] == {"lower": exact.lower, "upper": exact.upper, "needed_samples": exact.needed}
     assert (latency.lower, latency.upper) == (latency.bounds["p95"]["lower"], latency.bounds["p95"]["upper"])
     few = Latency.from_samples(SAMPLES[:100])

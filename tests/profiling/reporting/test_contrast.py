@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from essm_deploy.profiling.reporting.contrast import Estimate, Ratio, common, estimate, ratio, worth
+from essm_deploy.profiling.reporting.contrast import Estimate, Ratio, common, estimate, ratio
 
 
 def calls(rng: np.random.Generator, count: int, slower: float = 1.0, memory: float = 0.9) -> list[float]:
@@ -40,18 +40,6 @@ def test_a_tenth_slower_is_seen() -> None:
     rng = np.random.default_rng(11)
     found = [ratio(*(estimate(calls(rng, 800, factor), 0.5, 0.95) for factor in (1.0, 1.1))) for _ in range(50)]
     assert sum(f is not None and f.verdict == "B is slower" for f in found) >= 48
-
-
-def test_independent_calls_are_worth_their_number_and_dependent_ones_less() -> None:
-    rng = np.random.default_rng(5)
-    alone, alike = (np.mean([worth(calls(rng, 4000, memory=memory), 0.5) for _ in range(10)]) for memory in (0.0, 0.9))
-    assert 0.85 * 4000 < alone <= 4000  # the estimator leans to fewer
-    assert 4000 / 25 < alike < 4000 / 8  # (1 + rho) / (1 - rho) is 19 for the level itself, 12.5 for its sign
-
-
-def test_samples_that_do_not_vary_are_taken_as_they_are() -> None:
-    assert worth([2.0] * 50, 0.95) == 50
-    assert worth([1.0], 0.5) == 1
 
 
 def test_the_two_directions_of_a_comparison_agree() -> None:
