@@ -1,6 +1,6 @@
 """Does an app see what `profile` says? One engine, measured in turns by the product and by twenty lines around its runtime.
 
-    python -m tests.benchmarks.agreement -o out/bench [--quick] [--models keywords bytes] [--budgets 2 8 32] [--rounds 120]
+    python -m tests.benchmarks.agreement -o out/bench [--quick] [--engines bytes-stream] [--budgets 2 8 32] [--rounds 120]
 
 The shipped checkpoints are built as a user builds them. In every round `measure_engine`, which is what `profile` and `build`
 call, and `tests.benchmarks.app` each start a process of their own and call the same engine of the same bundle, one after the
@@ -38,6 +38,7 @@ BOUND = 0.10
 STATISTICS = {"median": 50, "p95": 95}
 LEAST_ROUNDS = 20
 """Before the first look at the interval: looking often at a short series would find agreement by luck."""
+KINDS = ("keywords-sequence", "bytes-sequence", "bytes-stream")
 LONG_SECONDS = 6.0
 """Of an app that calls the byte model's sequence: about forty calls."""
 
@@ -196,14 +197,14 @@ def main() -> int:
     """Run, print, write."""
     options = parser(__doc__)
     options.add_argument("--rounds", type=int, default=120, help="of both, at most, for each engine (120)")
-    options.add_argument("--models", nargs="+", choices=("keywords", "bytes"), default=["keywords", "bytes"], help="(both)")
+    options.add_argument("--engines", nargs="+", choices=KINDS, default=KINDS, help="(all)")
     options.add_argument("--bytes-budget", type=int, default=8, metavar="K", help="of the byte model (8)")
     run = Run("agreement", options.parse_args())
     asked = run.arguments
     settings = Settings(threads=asked.threads)
     cases = [Case("keywords", budget, "sequence") for budget in asked.budgets]
     cases += [Case("bytes", asked.bytes_budget, kind) for kind in ("sequence", "stream")]
-    cases = [case for case in cases if case.model in asked.models]
+    cases = [case for case in cases if f"{case.model}-{case.kind}" in asked.engines]
     results = []
     with tempfile.TemporaryDirectory(prefix="essm-bench-") as scratch:
         bundles = {
