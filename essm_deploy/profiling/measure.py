@@ -31,16 +31,19 @@ from essm_deploy.units import format_ms
 
 _RETRY_SECONDS = 60.0  # a second look decides, and a slow engine makes few calls in less; not for ever
 _PACED_SECONDS, _PACED_RETRY_SECONDS, _PACED_MOST_SECONDS = 12.0, 60.0, 600.0
+_MARGIN = 2
+"""How many times the independent samples that an upper bound takes at least: with just enough, it is the largest sample, and
+one interrupted call among thousands decides. With twice as many it is about the third largest of the independent ones."""
 _PACED_MARGIN = 1.5
-"""How many times the samples that a bound takes at least: the largest one alone is a wide bound."""
+"""The same for paced calls, which take their time."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is measured and for how long. Two runs are comparable if these are equal; they belong in every cache key.
 
-    Sampling goes on until there are `min_samples`, `min_seconds` and as many independent samples as a bound of `statistic`
-    takes, or for `max_seconds` (early stopping as in MLPerf's loadgen: a bound that is supported needs no more). `threads`
+    Sampling goes on until there are `min_samples`, `min_seconds` and `wanted_samples` independent ones, twice what a bound of
+    `statistic` takes, or for `max_seconds` (early stopping as in MLPerf's loadgen: what supports a bound is enough). `threads`
     None: the physical cores of the device. `length` None: the engine's own. `pace_ms`: after those calls, which follow one
     another, one in that time, as an app would call; `paced` says for how long.
     """
@@ -74,6 +77,11 @@ class Settings:
     def needed_samples(self) -> int:
         """Independent samples that an upper bound of the statistic takes in one look."""
         return samples_needed(percentile_of(self.statistic), look_confidence(self.confidence))
+
+    @property
+    def wanted_samples(self) -> int:
+        """Independent samples that end the sampling."""
+        return _MARGIN * self.needed_samples
 
     def paced(self, scale: float = 1.0) -> tuple[int | None, float | None]:
         """Paced samples to take, 12 seconds' worth and enough for a bound, and the seconds to give up after; None: no pace."""
@@ -161,7 +169,7 @@ def _request(root: str, engine: Engine, settings: Settings, paced: tuple[int | N
         "min_samples": settings.min_samples,
         "min_seconds": settings.min_seconds,
         "max_seconds": settings.max_seconds,
-        "support": {"percentile": percentile_of(settings.statistic), "samples": settings.needed_samples},
+        "support": {"percentile": percentile_of(settings.statistic), "samples": settings.wanted_samples},
         "pace_ms": settings.pace_ms,
         "paced_samples": paced[0],
         "paced_seconds": paced[1],

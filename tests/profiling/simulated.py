@@ -62,7 +62,7 @@ class Device:
         while True:
             seconds = float(taken.sum()) / 1e3
             independent = effective_samples(taken, percentile_of(settings.statistic))
-            enough = seconds >= settings.min_seconds and independent >= settings.needed_samples
+            enough = seconds >= settings.min_seconds and independent >= settings.wanted_samples
             if enough or seconds >= settings.max_seconds:
                 return taken
             rest = max(settings.min_seconds - seconds, 0.1 * seconds) * a_second
