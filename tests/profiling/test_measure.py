@@ -180,7 +180,7 @@ def test_both_modes_are_measured_in_one_process_and_the_paced_one_decides(bundle
     result = measure_engine(LocalLauncher(), bundle, ENGINE, settings, budget=8)
     assert result.back_to_back is not None
     assert (result.latency.pace_ms, result.back_to_back.pace_ms) == (4.0, None)
-    assert result.latency.samples == len(result.samples_ms) == 110
+    assert result.latency.samples == len(result.samples_ms) >= 110
     assert result.back_to_back.samples == len(result.back_to_back_samples_ms) >= 110
     assert result.latency.upper is not None
     assert result.back_to_back.upper is not None

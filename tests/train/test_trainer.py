@@ -128,7 +128,7 @@ def test_without_resume_the_old_state_is_dropped(settings: Settings, tmp_path: P
 def test_a_state_of_another_recipe_is_refused(settings: Settings, tmp_path: Path) -> None:
     task = Toy(settings)
     train(task.model(), task, settings, Run(tmp_path))
-    with pytest.raises(UsageError, match="another recipe or seed"):
+    with pytest.raises(UsageError, match="another recipe, seed or --init"):
         train(task.model(), task, settings.with_train(seed=5), Run(tmp_path))
 
 
